@@ -19,6 +19,19 @@ def one_measurement_of_the_device():
 
 
 @pytest.fixture
+def scores_in_kernels(monkeypatch):
+    """On any machine: attention is planned as where memory is slow, and the library no faster in 16
+    bits than in 32."""
+    from torchweld.plan.scores import offer, takes
+
+    monkeypatch.setattr(takes, "_apart_s", lambda *args: float("inf"))
+    monkeypatch.setattr(offer.Desk, "_rate_in_16_bits", lambda self, kind: None)
+    takes.taken_by.cache_clear()
+    yield
+    takes.taken_by.cache_clear()
+
+
+@pytest.fixture
 def convolutions_of_ours(monkeypatch):
     """On a machine without AVX-512, too: which kernels are planned, not how fast they are."""
     import torch

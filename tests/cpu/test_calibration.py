@@ -16,12 +16,14 @@ import torch.nn.functional as F
 import torchweld
 from own_cache import with_runtime
 from torchweld import pipeline
-from torchweld.calibration import convolutions, gemm, waiting
+from torchweld.calibration import convolutions, gemm, halves, waiting
+from torchweld.calibration import target as calibration
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.plan.decisions import Choice
 from torchweld.targets.find import target_of
 from torchweld.targets.rates import ROWS, WAYS, favouring_convolutions, rate_at
+from torchweld.templates.attention.nest import nest_of
 
 CPU = target_of("cpu")
 
@@ -192,3 +194,44 @@ def test_the_users_random_numbers_are_not_taken():
     before = torch.get_rng_state()
     gemm._calls(CPU, Options())
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def mlp(x, up, down):
+    return F.gelu(x @ up) @ down
+
+
+@pytest.mark.parametrize(("library", "nests"), [(3e11, 0), (2e10, 1)])
+def test_products_of_16_bits_stay_apart_where_the_library_is_faster(monkeypatch, library, nests):
+    rates_of_16_bits = {"bfloat16 aten": (library,) * len(ROWS)}
+    monkeypatch.setattr(calibration, "measured_rates", lambda *args: rates(own=5e10, aten=5e10))
+    monkeypatch.setattr(calibration, "measured_halves", lambda *args: rates_of_16_bits)
+    torch._dynamo.reset()
+    args = [torch.randn(s).div(8).bfloat16() for s in ((8, 256, 64), (8, 64, 256), (8, 256, 64))]
+    fused = torchweld.fuse(mlp, calibrate="auto")
+    with torch.no_grad():
+        torch.testing.assert_close(fused(*args), mlp(*args), rtol=0.05, atol=0.05)
+    (record,) = torchweld.records(fused)
+    found = [nest_of(n) is not None for n in record.graph.nodes if isinstance(n, Comp)]
+    assert sum(found) == nests
+
+
+@pytest.mark.parametrize(("library", "nests"), [(3e11, 0), (2e10, 3)])
+def test_scores_of_16_bits_are_saved_where_the_library_is_faster(monkeypatch, library, nests):
+    rates_of_16_bits = {"bfloat16 aten": (library,) * len(ROWS)}
+    monkeypatch.setattr(calibration, "measured_rates", lambda *args: rates(own=5e10, aten=5e10))
+    monkeypatch.setattr(calibration, "measured_halves", lambda *args: rates_of_16_bits)
+    torch._dynamo.reset()
+    args = [torch.randn(8, 128, 64).bfloat16().requires_grad_() for _ in range(3)]
+    fused = torchweld.fuse(lambda q, k, v: (q @ k.mT * 0.125).softmax(-1) @ v, calibrate="auto")
+    fused(*args).sum().backward()
+    nodes = [n for r in torchweld.records(fused) for n in r.graph.nodes if isinstance(n, Comp)]
+    assert sum(nest_of(n) is not None for n in nodes) == nests
+
+
+def test_a_rate_of_16_bits_is_measured_and_kept(tmp_path):
+    options = Options(cache_dir=tmp_path)
+    first = halves.measured_halves(torch.bfloat16, options)
+    if first is not None:  # else the machine is busy
+        assert list(first) == ["bfloat16 aten"] and len(first["bfloat16 aten"]) == len(ROWS)
+        assert halves.measured_halves(torch.bfloat16, options) == first
+        assert gemm.kept_rates(options, "bfloat16 rates") == first

@@ -115,9 +115,8 @@ FOLDED = {
 
 
 @pytest.mark.parametrize("name", FOLDED)
-def test_batches_with_one_weight_are_one_product(name, monkeypatch):
-    """On a GPU. Where a copy would be needed of what the caller gives, they stay."""
-    monkeypatch.setattr(small_products, "_FOLDED_ON", "cpu")
+def test_batches_with_one_weight_are_one_product(name):
+    """Where a copy would be needed of what the caller gives, they stay."""
     function, batches = FOLDED[name]
     args = torch.randn(3, 6, 7, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
     gm = make_fx(function, tracing_mode="fake")(*args)
@@ -127,9 +126,7 @@ def test_batches_with_one_weight_are_one_product(name, monkeypatch):
     assert len(gm.graph.find_nodes(op="call_function", target=aten.bmm.default)) == batches
 
 
-def test_keys_that_heads_share_stay_in_a_batch(monkeypatch):
-    monkeypatch.setattr(small_products, "_FOLDED_ON", "cpu")
-
+def test_keys_that_heads_share_stay_in_a_batch():
     def scores(q, k):
         return torch.bmm(q * 0.5, k[0].mT.expand(4, 8, 9))
 

@@ -99,6 +99,7 @@ def test_rounded_as_written_if_asked(counted):
     assert not counted
 
 
+@pytest.mark.usefixtures("scores_in_kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_keeps_no_scores_in_training(dtype):
     torch.manual_seed(0)

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torchweld.calibration.convolutions import measured_convolutions
 from torchweld.calibration.gemm import measured_rates
+from torchweld.calibration.halves import measured_halves
 from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Graph
 from torchweld.plan.convolutions import has_two_ways
 from torchweld.targets.target import Target
-from torchweld.templates.gemm.comp import is_product
+from torchweld.templates.gemm.comp import is_product, left_operand
 
 
 def calibrated(target: Target, graph: Graph, options: Options) -> Target:
     """`target` with measured rates in the place of the priors that it comes with, if `graph`, as
-    lowered, has anything that they decide: float32 products and convolutions on a CPU."""
-    if target.kind != "cpu" or options.calibrate == "off":
+    lowered, has anything that they decide: products, and float32 convolutions, on a CPU."""
+    target = with_rates(target, _of_products(graph), options)
+    decides = options.calibrate != "off" and "avx512" in target.features
+    if target.kind != "cpu" or not decides or not _has_convolution(graph):
         return target
-    found = {**target.rates}
-    if _has_product(graph):
-        found |= measured_rates(target, options) or {}
-    if "avx512" in target.features and _has_convolution(graph):
-        found |= measured_convolutions(target, options) or {}
-    return replace(target, rates=found)
+    found = measured_convolutions(target, options) or {}
+    return replace(target, rates={**target.rates, **found})
 
 
-def _has_product(graph: Graph) -> bool:
-    return any(
-        is_product(n) and graph.buffers[n.outputs[0]].dtype == dtypes.f32 for n in graph.nodes
-    )
+def with_rates(target: Target, kinds: Sequence[DType], options: Options) -> Target:
+    """`target` with the measured rates of products of such floats. Kernels of ours multiply those
+    of 16 bits in float32."""
+    if target.kind != "cpu" or options.calibrate == "off" or not kinds:
+        return target
+    found = measured_rates(target, options) or {}
+    for kind in kinds:
+        if kind.is_low_precision:
+            found = found | (measured_halves(dtypes.to_torch(kind), options) or {})
+    return replace(target, rates={**target.rates, **found})
+
+
+def _of_products(graph: Graph) -> list[DType]:
+    """The types of float32 and 16-bit factors, each once."""
+    factors = (left_operand(n).buffer for n in graph.nodes if is_product(n))
+    kinds = dict.fromkeys(graph.buffers[name].dtype for name in factors)
+    return [kind for kind in kinds if kind == dtypes.f32 or kind.is_low_precision]
 
 
 def _has_convolution(graph: Graph) -> bool:

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -74,7 +75,7 @@ def backend(options: Options) -> Callable:
     def compiled(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
         begin(options)
         graphs = Graphs()
-        asked = takes if options.fuse else None
+        asked = partial(takes, options) if options.fuse else None
         run = aot.make_backend(compile_graph, options, graphs.remember, asked)(gm, example_inputs)
 
         def noted(*args):

@@ -25,11 +25,15 @@ def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
     return pipeline.compile_graph(captured, options)
 
 
-def takes(scores: Scores) -> bool:
-    """plan.scores.takes."""
-    from torchweld.plan.scores.takes import takes
+def takes(options: Options, scores: Scores) -> bool:
+    """plan.scores.takes, at the rates of this machine where they decide."""
+    from torchweld.calibration.target import with_rates
+    from torchweld.core import dtypes
+    from torchweld.plan.scores.takes import taken_by
+    from torchweld.targets.find import target_of
 
-    return takes(scores)
+    kind, target = dtypes.from_torch(scores.dtype), target_of(scores.device)
+    return taken_by(scores, with_rates(target, [kind], options))
 
 
 def watch(options: Options, places: tuple, lengths: tuple, tensors: list[torch.Tensor]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from inspect import unwrap
 from types import MethodType
 
@@ -135,7 +136,8 @@ class State:
             begin(self.options)
             self._ahead_of_time = AheadOfTime(
                 self.original, compile_graph, self.options, self._ahead.remember,
-                self._through_dynamo, watch, takes if self.options.fuse else None,
+                self._through_dynamo, watch,
+                partial(takes, self.options) if self.options.fuse else None,
             )  # fmt: skip
             self._ahead_of_time.prepare(args, kwargs)
 

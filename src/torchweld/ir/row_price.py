@@ -21,7 +21,7 @@ from torchweld.ir.row_region import (
     elements,
     product_operands,
 )
-from torchweld.targets.rates import rate_at
+from torchweld.targets.rates import library_rate, rate_at
 from torchweld.targets.target import Target
 
 _MOST_EXTRA = 0.08  # of the region's time
@@ -117,6 +117,6 @@ def _member_s(member: Member, region: Region, graph: Graph, target: Target, rows
 def _rate(dtype: DType, target: Target, rows: int) -> float:
     """Multiply-adds a second of a library's products of so many rows."""
     if dtype.is_low_precision:
-        return target.tensor_fma_per_s
+        return library_rate(target.rates, dtype) or target.tensor_fma_per_s
     known = target.rates.get("float32 aten") and dtype == dtypes.f32
     return rate_at(target.rates, "float32 aten", rows) if known else target.fma_per_s

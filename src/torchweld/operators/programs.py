@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -116,7 +116,9 @@ class Programs:
     def _compiled(self, tensors: Tensors, varying: Sequence) -> tuple[Run, Tensors]:
         try:
             traced = function.trace(
-                self._function, tensors, self._form, self._wanted, varying, self._name, takes)
+                self._function, tensors, self._form, self._wanted, varying, self._name,
+                partial(takes, _options()),
+            )
         except Exception as error:
             message = f"{self._name} was not traced and runs in eager: {one_line(error)}"
             events.warn_once(f"operator:{self._name}:{one_line(error)}", message)

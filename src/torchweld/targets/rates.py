@@ -8,6 +8,9 @@ Rates are multiply-adds a second of all threads, at products of so many rows (th
 the result) with a weight of 3072 x 768; between them they are interpolated. Those of a machine are
 measured once (calibration/gemm.py); the ones here are priors of one thread, by vendor.
 
+Of 16-bit types, only the library's is known, at one size ("bfloat16 aten", calibration/halves.py),
+and only where it was measured.
+
 Of convolutions of float32 images there are two ways, the library's ("aten") and the template conv
 ("own"). Their rates are those of windows of so many points (POINTS), of images of many channels, of
 few (colours), and of windows that move in long steps (calibration/convolutions.py). The library's
@@ -20,6 +23,9 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+
+from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 
 ROWS = (1, 4, 16, 64, 256, 1024)
 WAYS = ("aten", "onednn", "own")
@@ -84,6 +90,12 @@ def convolution_rate(rates: Rates, kind: str, way: str, points: int) -> float:
     (few, many), (first, last) = POINTS[kind], rates[f"{kind} {way}"]
     share = math.log(max(few, min(points, many)) / few) / math.log(many / few)
     return first ** (1 - share) * last**share
+
+
+def library_rate(rates: Rates, dtype: DType) -> float | None:
+    """Multiply-adds a second of the library's products of many rows, if they are known."""
+    known = rates.get(f"{dtypes.to_torch(dtype)} aten".removeprefix("torch."))
+    return known and known[-1]
 
 
 def rate_at(rates: Rates, way: str, rows: int) -> float:

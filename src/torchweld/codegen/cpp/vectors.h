@@ -89,6 +89,14 @@ template <int C, int B, class T> static void tw_turn_back(T* to, const T* from, 
   }
 }
 
+// bfloat16 as float, one vector of L
+template <int L> TW void tw_widen_lanes(const uint16_t* from, float* to) {
+  typename tw_some<uint16_t, L>::type bits;
+  __builtin_memcpy(&bits, from, sizeof(bits));
+  auto wide = __builtin_convertvector(bits, typename tw_some<uint32_t, L>::type) << 16;
+  __builtin_memcpy(to, &wide, sizeof(wide));
+}
+
 // Reductions of L lanes abreast: gcc adds up the lanes of its own simd reductions one after another.
 // A maximum is one instruction that passes over NaN; `nan` has those that came by, else -0.
 // a table, as gcc would split a loop where a comparison with its own position changes

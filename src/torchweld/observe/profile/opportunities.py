@@ -15,6 +15,7 @@ import torch
 from torchweld.capture import aot
 from torchweld.capture.captured import Captured
 from torchweld.capture.export_ import capture_export
+from torchweld.capture.scores import Scores
 from torchweld.core.grouped import grouped
 from torchweld.core.options import Options
 from torchweld.ir.index_check import CHECK_INDEX
@@ -24,7 +25,8 @@ from torchweld.observe.predict.limits import predict_us
 from torchweld.observe.predict.work import buffer_meta, node_work
 from torchweld.observe.record.profile import Kernel, Opportunity, Place, Roofline
 from torchweld.plan.decisions import Cut, Fusion, Plan
-from torchweld.plan.scores.takes import takes
+from torchweld.plan.scores.takes import taken_by
+from torchweld.targets.find import target_of
 from torchweld.targets.target import Target
 from torchweld.templates.pointwise_reduce.price import bytes_of
 
@@ -70,6 +72,10 @@ def planned_graphs(subject: Subject, plan_of: PlanOf, options: Options) -> list[
             return found
         except Exception:  # whatever torch.export does not take: `fuse` takes torch.compile then
             found.clear()
+
+    def takes(scores: Scores) -> bool:
+        return taken_by(scores, target_of(scores.device))
+
     backend = aot.make_backend(compile_graph, options, takes=takes)
     replace(subject, run=torch.compile(subject.run, backend=backend, dynamic=False)).step()
     return found

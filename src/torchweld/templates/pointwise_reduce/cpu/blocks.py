@@ -59,7 +59,10 @@ def stage_tile(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
     e.line(f"alignas(64) {kind} t{value}[{side}][{side}];")
     sizes = ", ".join(f"high_{name} - low_{name}" for name in names)
     with e.block():
-        if k.body[value].guard is None:
+        guard = k.body[value].guard
+        if guard is not None and across in k.stages.axes[guard]:
+            return _turn_columns(k, e, value, texts)
+        if guard is None:
             e.line("".join(f"const int64_t {name} = low_{name}; " for name in names))
             step = x.size_text(access.offset.coefficient(lane))
             from_text = f"&{element(k, access, {})}, {step}"
@@ -68,6 +71,33 @@ def stage_tile(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
             _copy_lines(k, e, value, texts)
             from_text = f"&lines[0][0], {side}"
         e.line(f"tw_turn_tile({from_text}, &t{value}[0][0], {side}, {sizes});")
+
+
+def _turn_columns(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """t[across][lane] of a load whose guard asks about columns: runs of those that it lets through
+    are turned, the others are not read."""
+    load, access, local = k.body[value], k.accesses.loads[value], dict(texts)
+    across, lane = (k.names[a] for a in k.schedule.nest)
+    side = dict(k.schedule.outer)[k.schedule.nest[-1]]
+    to = f"t{value}[{across} - low_{across}]"
+    e.line(f"bool asked[{side} + 1];")
+    with e.block(_loop(across)):
+        for needed_value in sorted(needed(k.body, (load.guard,), stop=texts) - texts.keys()):
+            define(k, e, needed_value, local)
+        e.line(f"asked[{across} - low_{across}] = {local[load.guard]};")
+    e.line(f"asked[high_{across} - low_{across}] = false;")
+    header = f"int64_t {across} = low_{across}, to; {across} < high_{across}; {across} = to"
+    with e.block(f"for ({header})"):
+        e.line(f"to = {across} + 1;")
+        with e.block(f"if (!asked[{across} - low_{across}])"):
+            fill = x.literal(load.fill, load.dtype)
+            e.line(f"{_loop(lane)} {to}[{lane} - low_{lane}] = {fill};")
+            e.line("continue;")
+        e.line(f"while (asked[to - low_{across}]) ++to;")
+        e.line(f"const int64_t {lane} = low_{lane};")
+        step = x.size_text(access.offset.coefficient(k.schedule.nest[-1]))
+        start = f"&{element(k, access, {})}, {step}, {to}"
+        e.line(f"tw_turn_tile({start}, {side}, high_{lane} - low_{lane}, to - {across});")
 
 
 def _copy_lines(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:

@@ -46,12 +46,13 @@ def halves(k: Kernel, values: tuple[Value, ...], stores: list[int]) -> Halves:
     kinds = (dtypes.f16, dtypes.bf16) if long else (dtypes.f16,)
     stores = [s for s in stores if k.comp.stores[s].value in values]  # others are narrowed before
     return Halves(
-        tuple(v for v in values if _is_widened(k, v, kinds)),
+        tuple(v for v in values if is_widened(k, v, kinds)),
         tuple(s for s in stores if _is_narrowed(k, s, kinds)),
     )
 
 
-def _is_widened(k: Kernel, value: Value, kinds: tuple[DType, ...]) -> bool:
+def is_widened(k: Kernel, value: Value, kinds: tuple[DType, ...]) -> bool:
+    """Whether it is the cast to float32 of a load of adjacent elements of such a type."""
     cast, kept = k.body[value], value in k.stages.kept
     if kept or not isinstance(cast, Cast) or cast.dtype != dtypes.f32:
         return False

@@ -11,9 +11,14 @@ from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.access import Accesses
 from torchweld.ir.frame import Frame
-from torchweld.ir.nodes import Buffer, Comp, Instr, Load, Reduce, Scan, Value, needed, store_axes
+from torchweld.ir.nodes import Buffer, Comp, Instr, Reduce, Scan, Value, store_axes
 from torchweld.ir.size import Size
-from torchweld.templates.pointwise_reduce.cpu.schedule import INNER_BLOCK, CpuSchedule, jumps
+from torchweld.templates.pointwise_reduce.cpu.schedule import (
+    INNER_BLOCK,
+    CpuSchedule,
+    jumps,
+    turns,
+)
 from torchweld.templates.pointwise_reduce.cpu.stages import Stages, own_cost, stages
 from torchweld.templates.pointwise_reduce.cpu.tiles import Tiles, tiles
 
@@ -182,16 +187,8 @@ class Kernel:
             if access.offset.coefficient(across) == 1
             and access.offset.coefficient(lane) not in (0, 1)
             and not access.refs
-            and self._is_asked_by_line(self.body[v].guard, across)
+            and turns(self.body, self.body[v].guard, across, lane)
         )
-
-    def _is_asked_by_line(self, guard: Value | None, across: str) -> bool:
-        """Whether a guard holds for whole lines of a tile, or for none of it, and reads nothing."""
-        if guard is None:
-            return True
-        behind = needed(self.body, (guard,))
-        reads = any(isinstance(self.body[v], (Load, Reduce, Scan)) for v in behind)
-        return not reads and across not in self.stages.axes[guard]
 
     @property
     def overlaps(self) -> bool:

@@ -18,7 +18,7 @@ The division of work depends on sizes and the number of threads alone, never on 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +26,18 @@ from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses, addressed
 from torchweld.ir.expand import expanded
 from torchweld.ir.interval import bounds
-from torchweld.ir.nodes import Buffer, Comp, Scan, store_axes, value_axes
+from torchweld.ir.nodes import (
+    Buffer,
+    Comp,
+    Instr,
+    Load,
+    Reduce,
+    Scan,
+    Value,
+    needed,
+    store_axes,
+    value_axes,
+)
 from torchweld.ir.unroll import is_short, unrolled
 from torchweld.templates.pointwise_reduce.cpu.lanes import cheapest_lane
 from torchweld.templates.pointwise_reduce.cpu.tiles import tiles
@@ -203,10 +214,19 @@ def _transposed(accesses: Accesses, hints: Mapping[str, int]) -> str | None:
 def _scatters(accesses: Accesses, lane: str, across: str) -> bool:
     """Whether stores jump along the lane, and loads could instead: tiles of those are turned in
     registers."""
-    comp, turned = accesses.comp, [a for a in accesses.loads.items() if jumps(a[1], across)]
-    plain = all(not a.refs and comp.body[v].guard is None for v, a in turned)
+    body, turned = accesses.comp.body, [a for a in accesses.loads.items() if jumps(a[1], across)]
+    plain = all(not a.refs and turns(body, body[v].guard, lane, across) for v, a in turned)
     stores = accesses.stores
     return plain and all(jumps(a, lane) and a.offset.coefficient(across) == 1 for a in stores)
+
+
+def turns(body: Sequence[Instr], guard: Value | None, across: str, lane: str) -> bool:
+    """Whether a load with this guard can be turned with its tile: the guard asks about lines of the
+    tile or about its columns, not about both, and reads nothing."""
+    if guard is None:
+        return True
+    reads = any(isinstance(body[v], (Load, Reduce, Scan)) for v in needed(body, (guard,)))
+    return not reads and not {across, lane} <= value_axes(body)[guard]
 
 
 def jumps(access: Access, axis: str) -> bool:

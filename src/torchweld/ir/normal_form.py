@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.expand import expanded
-from torchweld.ir.nodes import Cast, Comp, Const, Instr, Op, Reduce, Value, needed
+from torchweld.ir.nodes import Cast, Comp, Const, Instr, Op, Reduce, Value, needed, value_axes
 from torchweld.ir.online import (
     MOST_FACTORS,
     WIDE,
@@ -58,14 +58,17 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
 
 
 def _splittable(comp: Comp, over: frozenset[str]) -> list[int]:
-    """The sums, by value, of a product with a sum or a difference in it."""
-    found = []
+    """The sums, by value, of a product with a sum or a difference in it, both of whose parts vary
+    with what they are multiplied by: sums of a number of the row would be left."""
+    axes, found = value_axes(comp.body), []
     for value in reductions_over(comp.body, over):
         instr = comp.body[value]
-        if instr.monoid == "sum" and any(
-            is_op(comp.body, f, ("add", "sub")) for f in _factors(comp.body, instr.args[0])[0]
-        ):
-            found.append(value)
+        factors = _factors(comp.body, instr.args[0])[0] if instr.monoid == "sum" else []
+        for sides in (f for f in factors if is_op(comp.body, f, ("add", "sub"))):
+            weighted = any(axes[f] & over for f in factors if f != sides)
+            if weighted or all(axes[part] & over for part in comp.body[sides].args):
+                found.append(value)
+                break
     return found
 
 

@@ -14,7 +14,7 @@ from torchweld.core import dtypes
 from torchweld.ir import online
 from torchweld.ir.affine import axis
 from torchweld.ir.interpret import run_comp
-from torchweld.ir.nodes import Axis, Buffer, Comp, Load, Store, value_axes
+from torchweld.ir.nodes import Axis, Buffer, Comp, Load, Reduce, Store, value_axes
 from torchweld.ir.normal_form import normalised
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.substitute import substitute_comp
@@ -88,6 +88,27 @@ def test_what_is_not_online_is_walked_over_again(text: str):
     found = online.walks(comp, "l")
     assert len(found) > 1
     assert all(len(w.reductions) for w in found)
+
+
+LESS_THE_MAXIMUM = """comp o [i:7, e:4, l:64] {
+  %0 = load s[i, l] : f32
+  %1 = reduce.max[l] %0 : f32
+  %2 = sub %0 %1 : f32
+  %3 = reduce.sum[l] %2 : f32
+  %4 = sub %2 %3 : f32
+  %5 = load v[l, e] : f32
+  %6 = mul %4 %5 : f32
+  %7 = reduce.sum[l] %6 : f32
+  store o[i, e] %7
+}"""
+
+
+def test_no_number_of_a_row_is_added_up_over_its_keys():
+    """A walk that is saved by that would need the number before it is known."""
+    comp = normalised(parse_comp(LESS_THE_MAXIMUM), "l")
+    axes = value_axes(comp.body)
+    sums = [i for i in comp.body if isinstance(i, Reduce) and i.monoid == "sum"]
+    assert sums and all("l" in axes[i.args[0]] for i in sums)
 
 
 def tile(comp: Comp, name: str, start: int, stop: int) -> Comp:

@@ -11,13 +11,16 @@ rows of a bag read one element. On a CPU ATen's gradient is one pass, that of a 
 from __future__ import annotations
 
 import inspect
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
 from torchweld.capture.constant import example
+from torchweld.core.torch_private import without_modes
 
+aten = torch.ops.aten
 _SIGNATURE = inspect.signature(F.embedding_bag)
 _WIDE = (torch.float32, torch.float64)
 
@@ -80,3 +83,34 @@ def _has_equal_gradient(given: dict) -> bool:
     if not (isinstance(bags, int) and isinstance(length, int)):
         return False
     return mode == "sum" or weight.dtype in _WIDE or length & (length - 1) == 0
+
+
+def say_what_is_empty(gm: torch.fx.GraphModule) -> None:
+    """Of bags that are sums, ATen's fast way for a CPU does not say which bag an index is in; the
+    second result is empty. Torch's shape function does not know that of bfloat16 (torch 2.13)."""
+    for node in gm.graph.find_nodes(op="call_function", target=aten._embedding_bag.default):
+        values, weight = node.meta["val"], node.args[0].meta["val"]
+        if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or not _is_empty():
+            continue
+        with weight.fake_mode:
+            given = (a.meta["val"] if isinstance(a, Node) else a for a in node.args)
+            wide, *rest = given
+            fast = aten._embedding_bag.default(wide.half(), *_halved(rest))[1]
+        node.meta["val"] = (values[0], fast, *values[2:])
+        for user in node.users:
+            if user.args[1] == 1:
+                user.meta["val"] = fast
+
+
+def _halved(given: list) -> list:
+    """Factors as float16, as the rows are."""
+    floats = (isinstance(a, torch.Tensor) and a.is_floating_point() for a in given)
+    return [a.half() if is_float else a for a, is_float in zip(given, floats)]
+
+
+@cache
+def _is_empty() -> bool:
+    """Of the torch at hand."""
+    with without_modes():
+        rows, places = torch.ones(1, 1, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.int64)
+        return not aten._embedding_bag.default(rows, places, places)[1].numel()

@@ -120,6 +120,8 @@ def cast(text: str, source: DType, target: DType) -> str:
 
 def operation(op: Op, args: list[str], kinds: list[DType], saturating: bool = False) -> str:
     """`saturating`: an exp whose argument is known not to be positive."""
+    if op.name == "where" and op.dtype.is_low_precision and op.dtype.bits == 16:
+        return f"tw_choose16({', '.join(args)})"
     if op.name == "where" or (op.name in BITS and not op.dtype.is_integral):
         return CPP[op.name].format(*args)
     values = args if op.name in BITS else [widened(a, k) for a, k in zip(args, kinds)]

@@ -35,6 +35,8 @@ TW uint32_t tw_mask(bool b) { return b ? 0xffffffffu : 0u; }
 TW float tw_choose(bool b, float x, float y) {
   return tw_from_bits(tw_bits(y) ^ ((tw_bits(x) ^ tw_bits(y)) & tw_mask(b)));
 }
+// `? :` of 16 bits is no vector operation to gcc 12
+TW uint16_t tw_choose16(bool b, uint16_t x, uint16_t y) { return (uint16_t)(y ^ ((x ^ y) & (uint16_t)-(uint16_t)b)); }
 TW float tw_zero_where(bool b, float x) { return tw_from_bits(tw_bits(x) & tw_mask(!b)); }
 TW double tw_zero_where(bool b, double x) { return tw_from_bits64(tw_bits64(x) & (b ? 0 : ~(uint64_t)0)); }
 

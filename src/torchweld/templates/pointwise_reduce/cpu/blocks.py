@@ -3,6 +3,9 @@ the tiles of loads that a transposed loop reads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.ir.access import Access
@@ -60,6 +63,8 @@ def stage_tile(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
     sizes = ", ".join(f"high_{name} - low_{name}" for name in names)
     with e.block():
         guard = k.body[value].guard
+        if access.offset.coefficient(lane) == 1:
+            return _copy_parts(k, e, value, texts)
         if guard is not None and across in k.stages.axes[guard]:
             return _turn_columns(k, e, value, texts)
         if guard is None:
@@ -73,31 +78,52 @@ def stage_tile(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
         e.line(f"tw_turn_tile({from_text}, &t{value}[0][0], {side}, {sizes});")
 
 
+def _copy_parts(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """t[across][lane] of neighbours along the lane, as they lie: what the guard lets through."""
+    across, lane = (k.names[a] for a in k.schedule.nest)
+    load, to = k.body[value], f"t{value}[{across} - low_{across}]"
+    with _runs(k, e, value, texts, lane):
+        of_run, fill = f"for (int64_t i = {lane}; i < to; ++i)", x.literal(load.fill, load.dtype)
+        e.line(f"if (!is_there) {_loop(across)} {of_run} {to}[i - low_{lane}] = {fill};")
+        with e.block(f"else {_loop(across)}"):
+            first = element(k, k.accesses.loads[value], {})
+            e.line(f"const {x.memory_type(load.dtype)}* from = &{first};")
+            e.line(f"{of_run} {to}[i - low_{lane}] = from[i - {lane}];")
+
+
 def _turn_columns(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
-    """t[across][lane] of a load whose guard asks about columns: runs of those that it lets through
-    are turned, the others are not read."""
-    load, access, local = k.body[value], k.accesses.loads[value], dict(texts)
+    """t[across][lane] of a load whose guard asks about columns: what it lets through, turned."""
+    load, access = k.body[value], k.accesses.loads[value]
     across, lane = (k.names[a] for a in k.schedule.nest)
     side = dict(k.schedule.outer)[k.schedule.nest[-1]]
     to = f"t{value}[{across} - low_{across}]"
-    e.line(f"bool asked[{side} + 1];")
-    with e.block(_loop(across)):
-        for needed_value in sorted(needed(k.body, (load.guard,), stop=texts) - texts.keys()):
-            define(k, e, needed_value, local)
-        e.line(f"asked[{across} - low_{across}] = {local[load.guard]};")
-    e.line(f"asked[high_{across} - low_{across}] = false;")
-    header = f"int64_t {across} = low_{across}, to; {across} < high_{across}; {across} = to"
-    with e.block(f"for ({header})"):
-        e.line(f"to = {across} + 1;")
-        with e.block(f"if (!asked[{across} - low_{across}])"):
+    with _runs(k, e, value, texts, across):
+        with e.block("if (!is_there)"):
             fill = x.literal(load.fill, load.dtype)
-            e.line(f"{_loop(lane)} {to}[{lane} - low_{lane}] = {fill};")
+            e.line(f"for (int64_t i = {across}; i < to; ++i) {_loop(lane)} "
+                   f"t{value}[i - low_{across}][{lane} - low_{lane}] = {fill};")  # fmt: skip
             e.line("continue;")
-        e.line(f"while (asked[to - low_{across}]) ++to;")
         e.line(f"const int64_t {lane} = low_{lane};")
         step = x.size_text(access.offset.coefficient(k.schedule.nest[-1]))
         start = f"&{element(k, access, {})}, {step}, {to}"
         e.line(f"tw_turn_tile({start}, {side}, high_{lane} - low_{lane}, to - {across});")
+
+
+@contextmanager
+def _runs(k: Kernel, e: Emitter, value: Value, texts: Texts, name: str) -> Iterator[None]:
+    """A loop over runs of a tile's points along the axis `name`, from `name` to `to`: `is_there`,
+    whether the guard of a load, which asks about nothing else, lets them through."""
+    guard, local = k.body[value].guard, dict(texts)
+    e.line(f"bool asked[{max(b for _, b in k.schedule.outer)}];")
+    with e.block(_loop(name)):
+        for needed_value in sorted(needed(k.body, (guard,), stop=texts) - texts.keys()):
+            define(k, e, needed_value, local)
+        e.line(f"asked[{name} - low_{name}] = {local[guard]};")
+    with e.block(f"for (int64_t {name} = low_{name}, to; {name} < high_{name}; {name} = to)"):
+        e.line(f"const bool is_there = asked[{name} - low_{name}];")
+        same = f"to < high_{name} && asked[to - low_{name}] == is_there"
+        e.line(f"for (to = {name} + 1; {same};) ++to;")
+        yield
 
 
 def _copy_lines(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:

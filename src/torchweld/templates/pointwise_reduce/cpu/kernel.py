@@ -9,7 +9,7 @@ from functools import cached_property
 from torchweld.codegen.cpp import expr as x
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
-from torchweld.ir.access import Accesses
+from torchweld.ir.access import Access, Accesses
 from torchweld.ir.frame import Frame
 from torchweld.ir.nodes import Buffer, Comp, Instr, Reduce, Scan, Value, store_axes
 from torchweld.ir.size import Size
@@ -176,7 +176,8 @@ class Kernel:
     @property
     def staged(self) -> tuple[Value, ...]:
         """Loads of a transposed tile that jump along the lane: they are copied line by line first,
-        as lines at power-of-two distances fall into one set of the cache and evict each other."""
+        as lines at power-of-two distances fall into one set of the cache and evict each other. And
+        those of 16 bits that a guard lets through in parts of the lane: gcc asks about each."""
         blocked = [a for a in self.schedule.nest if dict(self.schedule.outer).get(a, 1) > 1]
         if len(blocked) != 2:
             return ()
@@ -184,11 +185,20 @@ class Kernel:
         return tuple(
             v
             for v, access in self.accesses.loads.items()
-            if access.offset.coefficient(across) == 1
-            and access.offset.coefficient(lane) not in (0, 1)
-            and not access.refs
+            if not access.refs
             and turns(self.body, self.body[v].guard, across, lane)
+            and (self._jumps_along(access, across, lane) or self._is_parted(v, across, lane))
         )
+
+    def _jumps_along(self, access: Access, across: str, lane: str) -> bool:
+        return access.offset.coefficient(across) == 1 and jumps(access, lane)
+
+    def _is_parted(self, value: Value, across: str, lane: str) -> bool:
+        """Whether a load of 16 bits is of neighbours along the lane, and guarded along it alone."""
+        load, offset = self.body[value], self.accesses.loads[value].offset
+        if load.guard is None or load.dtype.bits != 16 or offset.coefficient(lane) != 1:
+            return False
+        return lane in self.stages.axes[load.guard]
 
     @property
     def overlaps(self) -> bool:

@@ -192,6 +192,32 @@ def test_training():
     _check(model.bfloat16(), torch.randn(IMAGE).bfloat16(), train=True)
 
 
+class Dense(nn.Module):
+    """Images that grow by what is convolved of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8 + 4 * k, 4, 3, padding=1) for k in range(3))
+
+    def forward(self, x):
+        for conv in self.convs:
+            x = torch.cat([x, conv(x.relu())], 1)
+        return x
+
+
+@has_instructions
+def test_gradients_of_joined_images_are_laid_out_as_the_library_does():
+    """Each is of a part of a gradient, which lies as it did."""
+    torch.manual_seed(0)
+    model, x = Dense().bfloat16(), torch.randn(2, 8, 9, 9).bfloat16().requires_grad_()
+    fused = torchweld.fuse(model)
+    assert verify(model, fused, (x,), train=True).ok
+    (backward,) = (r.graph for r in torchweld.records(fused) if r.kind == "backward")
+    made = [backward.buffers[n.outputs[0]] for n in backward.nodes
+            if isinstance(n, Extern) and "convolution_backward" in n.target]  # fmt: skip
+    assert len(made) == 3 and all(b.strides[1] == 1 for b in made)
+
+
 @has_instructions
 def test_changes_between_calls_are_seen():
     torch.manual_seed(0)

@@ -319,20 +319,19 @@ def _free_buffers(
     held.update(v.buffer for v in parts if table.kind != "cuda" or not _is_slice(v, graph))
     free = {n for n, b in graph.buffers.items() if len(b.shape) in _IMAGES} - held
     for node in graph.nodes:
-        if node.name in calls and not _follows(node, calls, graph, free, table):
+        if node.name in calls and not _follows(node, calls, graph, free):
             free.difference_update(o for o in node.outputs if o)
     return frozenset(free)
 
 
-def _follows(
-    node: Extern, calls: _Calls, graph: Graph, free: Set[str], table: Target
-) -> bool:
+def _follows(node: Extern, calls: _Calls, graph: Graph, free: Set[str]) -> bool:
     """Whether the image that the results follow has channels last or can be brought there. Of a
     gradient that is a part of another (of a concatenation's), that stays as it is: on a CPU, the
     library's results then follow the convolution's image, and the runtime would copy them back."""
     leader, *others = (node.args[k] for k in calls[node.name].args)
     is_gradient = node.target == "aten.convolution_backward.default"
-    if table.kind == "cpu" and is_gradient and _is_slice(leader, graph):
+    on_cpu = graph.buffers[leader.buffer].device == "cpu"
+    if on_cpu and is_gradient and _is_slice(leader, graph):
         (leader,) = others
     return leader.buffer in free or _is_last(leader) or _is_image(leader, graph)
 

@@ -18,11 +18,13 @@ from own_cache import with_runtime
 from torchweld import pipeline
 from torchweld.calibration import convolutions, gemm, halves, waiting
 from torchweld.calibration import target as calibration
+from torchweld.core import dtypes
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.plan.decisions import Choice
+from torchweld.targets import rates as prior
 from torchweld.targets.find import target_of
-from torchweld.targets.rates import ROWS, WAYS, favouring_convolutions, rate_at
+from torchweld.targets.rates import ROWS, WAYS, favouring_convolutions, library_rate, rate_at
 from torchweld.templates.attention.nest import nest_of
 
 CPU = target_of("cpu")
@@ -235,3 +237,9 @@ def test_a_rate_of_16_bits_is_measured_and_kept(tmp_path):
         assert list(first) == ["bfloat16 aten"] and len(first["bfloat16 aten"]) == len(ROWS)
         assert halves.measured_halves(torch.bfloat16, options) == first
         assert gemm.kept_rates(options, "bfloat16 rates") == first
+
+
+@pytest.mark.parametrize(("flags", "known"), [("avx2 avx512_bf16", True), ("avx2 avx512f", False)])
+def test_instructions_for_16_bits_are_assumed_to_be_used(monkeypatch, flags, known):
+    monkeypatch.setattr(prior, "_of_processor", {"flags": flags, "vendor_id": "GenuineIntel"}.get)
+    assert (library_rate(prior.prior_rates.__wrapped__(2), dtypes.bf16) is not None) == known

@@ -8,8 +8,9 @@ Rates are multiply-adds a second of all threads, at products of so many rows (th
 the result) with a weight of 3072 x 768; between them they are interpolated. Those of a machine are
 measured once (calibration/gemm.py); the ones here are priors of one thread, by vendor.
 
-Of 16-bit types, only the library's is known, at one size ("bfloat16 aten", calibration/halves.py),
-and only where it was measured.
+Of 16-bit types, only the library's is known, at one size ("bfloat16 aten", calibration/halves.py).
+Its prior is twice that of our own products of float32, where there are instructions for it (on a
+Zen 4 98 and 50 G multiply-adds a second); elsewhere there is none.
 
 Of convolutions of float32 images there are two ways, the library's ("aten") and the template conv
 ("own"). Their rates are those of windows of so many points (POINTS), of images of many channels, of
@@ -62,15 +63,18 @@ _AMD_CONVOLUTIONS: Rates = {
     "colours aten": (90 * _G, 105 * _G), "colours own": (100 * _G, 70 * _G),
     "steps aten": (100 * _G, 100 * _G), "steps own": (60 * _G, 60 * _G),
 }  # fmt: skip
+_BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # as Linux names the instructions
 _BY_VENDOR = {"GenuineIntel": _INTEL, "AuthenticAMD": _AMD}
 
 
 @cache
 def prior_rates(threads: int) -> Rates:
     """What is assumed of this machine's processor until it is measured."""
-    vendor = _vendor()
+    vendor = _of_processor("vendor_id")
     known = {**_BY_VENDOR.get(vendor, _OTHER), **_INTEL_CONVOLUTIONS}
     known |= _AMD_CONVOLUTIONS if vendor == "AuthenticAMD" else {}
+    if _BFLOAT16 & set(_of_processor("flags").split()):
+        known["bfloat16 aten"] = tuple(2 * rate for rate in known["float32 own"])
     return {way: tuple(r * threads for r in rates) for way, rates in known.items()}
 
 
@@ -107,9 +111,10 @@ def rate_at(rates: Rates, way: str, rows: int) -> float:
     return known[low] ** (1 - share) * known[low + 1] ** share
 
 
-def _vendor() -> str:
+def _of_processor(what: str) -> str:
+    """A line of what Linux says of it; empty elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return ""
-    return next((n.partition(":")[2].strip() for n in lines if n.startswith("vendor_id")), "")
+    return next((n.partition(":")[2].strip() for n in lines if n.startswith(what)), "")

@@ -243,3 +243,30 @@ def test_a_rate_of_16_bits_is_measured_and_kept(tmp_path):
 def test_instructions_for_16_bits_are_assumed_to_be_used(monkeypatch, flags, known):
     monkeypatch.setattr(prior, "_of_processor", {"flags": flags, "vendor_id": "GenuineIntel"}.get)
     assert (library_rate(prior.prior_rates.__wrapped__(2), dtypes.bf16) is not None) == known
+
+
+def test_a_computed_mask_is_none_in_memory_whatever_the_library(monkeypatch):
+    """Its call would read rows x keys of it. Saved for a backward nothing is."""
+    fast = {"bfloat16 aten": (3e11,) * len(ROWS)}
+    monkeypatch.setattr(calibration, "measured_rates", lambda *args: rates(own=5e10, aten=5e10))
+    monkeypatch.setattr(calibration, "measured_halves", lambda *args: fast)
+    torch._dynamo.reset()
+    q, k, v = (torch.randn(2, 4, 160, 32).bfloat16() for _ in range(3))
+
+    def alibi(q, k, v):
+        i = torch.arange(q.shape[2])
+        bias = (i[None] - i[:, None]).abs() * -0.1
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype)[None, None])
+
+    fused = torchweld.fuse(alibi, calibrate="auto")
+    with torch.no_grad():
+        torch.testing.assert_close(fused(q, k, v), alibi(q, k, v), rtol=0.05, atol=0.05)
+    (record,) = torchweld.records(fused)
+    assert not [n for n in record.graph.nodes if "scaled_dot" in getattr(n, "target", "")]
+
+
+def test_a_busy_machine_has_no_rate_of_16_bits(monkeypatch):
+    """Beside rates of another processor it would say that ours are faster."""
+    monkeypatch.setattr(calibration, "measured_rates", lambda *args: None)
+    monkeypatch.setattr(calibration, "measured_halves", lambda *args: pytest.fail("asked"))
+    assert calibration.with_rates(CPU, [dtypes.bf16], Options()) == CPU

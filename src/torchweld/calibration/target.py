@@ -33,7 +33,9 @@ def with_rates(target: Target, kinds: Sequence[DType], options: Options) -> Targ
     of 16 bits in float32."""
     if target.kind != "cpu" or options.calibrate == "off" or not kinds:
         return target
-    found = measured_rates(target, options) or {}
+    found = measured_rates(target, options)
+    if found is None:  # of 16 bits alone they would be compared with priors of other processors
+        return target
     for kind in kinds:
         if kind.is_low_precision:
             found = found | (measured_halves(dtypes.to_torch(kind), options) or {})

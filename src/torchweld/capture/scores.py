@@ -31,7 +31,7 @@ aten = torch.ops.aten
 class Scores:
     """One product of scores and values: `batch` of [rows, keys] times [keys, columns], of scores
     that are products over `depth`. `turns`: over so many of the batch their gradient is summed, for
-    a bias."""
+    a bias. `again`: the backward would make them again, or read them where they are saved."""
 
     dtype: torch.dtype
     device: torch.device
@@ -42,6 +42,7 @@ class Scores:
     columns: int
     softmax: bool
     turns: int = 1
+    again: bool = False
 
 
 Takes = Callable[[Scores], bool]  # whether templates take the scores, forward and backward
@@ -104,7 +105,7 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
     scores = Scores(
         _value(weight).dtype, _value(weight).device, batch, rows, keys,
         max(_depth(i) for i in finder.inner), shape_of(value)[-1], finder.is_softmax,
-        finder.turns,
+        finder.turns, again=True,
     )  # fmt: skip
     softmaxes = tuple(n for n in finder.found if n.target is _SOFTMAX)
     gradients = tuple(n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD)

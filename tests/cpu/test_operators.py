@@ -285,6 +285,7 @@ def test_large_logits_are_never_whole(monkeypatch):
     assert max(prod(b.shape) for b in record.graph.buffers.values()) < rows * classes
 
 
+@pytest.mark.usefixtures("scores_in_kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 def test_scores_of_attention_are_never_whole(dtype):
     q, k, v = (torch.randn(1, 2, 70, 16, dtype=dtype, requires_grad=True) for _ in range(3))

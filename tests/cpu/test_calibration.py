@@ -198,16 +198,21 @@ def test_the_users_random_numbers_are_not_taken():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def on_a_machine(monkeypatch, bfloat16: float) -> None:
+    """Whose library makes so many multiply-adds a second in bfloat16, and 5e10 in float32."""
+    found = {"bfloat16 aten": (bfloat16,) * len(ROWS)}
+    monkeypatch.setattr(calibration, "measured_rates", lambda *args: rates(own=5e10, aten=5e10))
+    monkeypatch.setattr(calibration, "measured_halves", lambda *args: found)
+    torch._dynamo.reset()
+
+
 def mlp(x, up, down):
     return F.gelu(x @ up) @ down
 
 
 @pytest.mark.parametrize(("library", "nests"), [(3e11, 0), (2e10, 1)])
 def test_products_of_16_bits_stay_apart_where_the_library_is_faster(monkeypatch, library, nests):
-    rates_of_16_bits = {"bfloat16 aten": (library,) * len(ROWS)}
-    monkeypatch.setattr(calibration, "measured_rates", lambda *args: rates(own=5e10, aten=5e10))
-    monkeypatch.setattr(calibration, "measured_halves", lambda *args: rates_of_16_bits)
-    torch._dynamo.reset()
+    on_a_machine(monkeypatch, bfloat16=library)
     args = [torch.randn(s).div(8).bfloat16() for s in ((8, 256, 64), (8, 64, 256), (8, 256, 64))]
     fused = torchweld.fuse(mlp, calibrate="auto")
     with torch.no_grad():
@@ -219,10 +224,7 @@ def test_products_of_16_bits_stay_apart_where_the_library_is_faster(monkeypatch,
 
 @pytest.mark.parametrize(("library", "nests"), [(3e11, 0), (2e10, 3)])
 def test_scores_of_16_bits_are_saved_where_the_library_is_faster(monkeypatch, library, nests):
-    rates_of_16_bits = {"bfloat16 aten": (library,) * len(ROWS)}
-    monkeypatch.setattr(calibration, "measured_rates", lambda *args: rates(own=5e10, aten=5e10))
-    monkeypatch.setattr(calibration, "measured_halves", lambda *args: rates_of_16_bits)
-    torch._dynamo.reset()
+    on_a_machine(monkeypatch, bfloat16=library)
     args = [torch.randn(8, 128, 64).bfloat16().requires_grad_() for _ in range(3)]
     fused = torchweld.fuse(lambda q, k, v: (q @ k.mT * 0.125).softmax(-1) @ v, calibrate="auto")
     fused(*args).sum().backward()
@@ -247,10 +249,7 @@ def test_instructions_for_16_bits_are_assumed_to_be_used(monkeypatch, flags, kno
 
 def test_a_computed_mask_is_none_in_memory_whatever_the_library(monkeypatch):
     """Its call would read rows x keys of it. Saved for a backward nothing is."""
-    fast = {"bfloat16 aten": (3e11,) * len(ROWS)}
-    monkeypatch.setattr(calibration, "measured_rates", lambda *args: rates(own=5e10, aten=5e10))
-    monkeypatch.setattr(calibration, "measured_halves", lambda *args: fast)
-    torch._dynamo.reset()
+    on_a_machine(monkeypatch, bfloat16=3e11)
     q, k, v = (torch.randn(2, 4, 160, 32).bfloat16() for _ in range(3))
 
     def alibi(q, k, v):

@@ -26,11 +26,11 @@ from torchweld.targets.rates import ROWS, Rates
 _ROWS = 64
 
 
-def measured_halves(dtype: torch.dtype, options: Options, renew: bool = False) -> Rates | None:
+def measured_halves(dtype: torch.dtype, options: Options) -> Rates | None:
     """Multiply-adds a second of ATen's products of `dtype`, the same for each of ROWS; None while
     the machine is busy."""
     name = str(dtype).removeprefix("torch.")
-    return measured_once(f"{name} rates", lambda: _measured(name, dtype), options, renew)
+    return measured_once(f"{name} rates", lambda: _measured(name, dtype), options)
 
 
 def _measured(name: str, dtype: torch.dtype) -> Rates | None:

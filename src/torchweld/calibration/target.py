@@ -20,9 +20,10 @@ from torchweld.templates.gemm.comp import is_product, left_operand
 def calibrated(target: Target, graph: Graph, options: Options) -> Target:
     """`target` with measured rates in the place of the priors that it comes with, if `graph`, as
     lowered, has anything that they decide: products, and float32 convolutions, on a CPU."""
+    if not _is_measured(target, options):
+        return target
     target = with_rates(target, _of_products(graph), options)
-    decides = options.calibrate != "off" and "avx512" in target.features
-    if target.kind != "cpu" or not decides or not _has_convolution(graph):
+    if "avx512" not in target.features or not _has_convolution(graph):
         return target
     found = measured_convolutions(target, options) or {}
     return replace(target, rates={**target.rates, **found})
@@ -31,7 +32,7 @@ def calibrated(target: Target, graph: Graph, options: Options) -> Target:
 def with_rates(target: Target, kinds: Sequence[DType], options: Options) -> Target:
     """`target` with the measured rates of products of such floats. Kernels of ours multiply those
     of 16 bits in float32."""
-    if target.kind != "cpu" or options.calibrate == "off" or not kinds:
+    if not kinds or not _is_measured(target, options):
         return target
     found = measured_rates(target, options)
     if found is None:  # of 16 bits alone they would be compared with priors of other processors
@@ -40,6 +41,10 @@ def with_rates(target: Target, kinds: Sequence[DType], options: Options) -> Targ
         if kind.is_low_precision:
             found = found | (measured_halves(dtypes.to_torch(kind), options) or {})
     return replace(target, rates={**target.rates, **found})
+
+
+def _is_measured(target: Target, options: Options) -> bool:
+    return target.kind == "cpu" and options.calibrate != "off"
 
 
 def _of_products(graph: Graph) -> list[DType]:

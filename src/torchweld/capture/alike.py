@@ -15,10 +15,10 @@ from torch.fx import GraphModule, Node
 
 from torchweld.capture.captured import ROUNDED
 from torchweld.capture.scores import depends_on_tangents
+from torchweld.capture.wide_scores import NARROW
 
 aten = torch.ops.aten
 _PRODUCTS = (aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default)
-_NARROW = (torch.float16, torch.bfloat16)
 
 
 def round_alike(forward: GraphModule, backward: GraphModule) -> None:
@@ -39,7 +39,7 @@ def _mark(made: dict[str, Node], again: set[Node]) -> None:
     known = set[Node]().union(*map(_before, saved))
     for node in again:
         twin = made.get(node.name) if node.op == "call_function" else None
-        if twin in known and _dtype(node) in _NARROW:
+        if twin in known and _dtype(node) in NARROW:
             node.meta[ROUNDED] = twin.meta[ROUNDED] = True
 
 

@@ -94,18 +94,17 @@ def say_what_is_empty(gm: torch.fx.GraphModule) -> None:
             continue
         with weight.fake_mode:
             given = (a.meta["val"] if isinstance(a, Node) else a for a in node.args)
-            wide, *rest = given
-            fast = aten._embedding_bag.default(wide.half(), *_halved(rest))[1]
+            fast = aten._embedding_bag.default(*map(_halved, given))[1]
         node.meta["val"] = (values[0], fast, *values[2:])
         for user in node.users:
             if user.args[1] == 1:
                 user.meta["val"] = fast
 
 
-def _halved(given: list) -> list:
-    """Factors as float16, as the rows are."""
-    floats = (isinstance(a, torch.Tensor) and a.is_floating_point() for a in given)
-    return [a.half() if is_float else a for a, is_float in zip(given, floats)]
+def _halved(given: object) -> object:
+    """Rows and factors as float16, of which the shape function knows."""
+    is_float = isinstance(given, torch.Tensor) and given.is_floating_point()
+    return given.half() if is_float else given
 
 
 @cache

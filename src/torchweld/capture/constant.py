@@ -149,3 +149,12 @@ def writes(node: torch.fx.Node) -> bool:
     name = name_of(node)
     in_place = name.endswith("_") and not name.endswith("__") and name not in _PURE_DESPITE_NAME
     return in_place or name in _AUGMENTED or "out" in node.kwargs
+
+
+def is_written_between(first: torch.fx.Node, last: torch.fx.Node) -> bool:
+    """Whether an operation behind `first` and in front of `last` may change one of its
+    arguments."""
+    while (first := first.next) is not last:
+        if writes(first):
+            return True
+    return False

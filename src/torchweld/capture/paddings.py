@@ -8,13 +8,11 @@ at both ends of a side stays; passes/paddings.py takes in more of it, without gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 
 from torchweld.capture import torch_private
-from torchweld.capture.constant import example, writes
+from torchweld.capture.constant import example, is_written_between
 
 aten = torch.ops.aten
 _PADS = frozenset({F.pad, torch_private.native_pad, aten.pad.default, aten.constant_pad_nd.default})
@@ -38,7 +36,7 @@ def _taken_in(node: torch.fx.Node) -> bool:
     sides, given = _SIDES[node.target], _given(node, _NAMES)
     image, padding = given["input"], _each(given.get("padding", 0), sides)
     added = _added(image, sides)
-    if padding is None or added is None or any(map(writes, _between(image, node))):
+    if padding is None or added is None or is_written_between(image, node):
         return False
     inner = _given(image, _PAD_NAMES)["input"]
     given |= {"input": inner, "padding": tuple(p + a for p, a in zip(padding, added))}
@@ -46,11 +44,6 @@ def _taken_in(node: torch.fx.Node) -> bool:
     if not image.users:
         image.graph.erase_node(image)
     return True
-
-
-def _between(first: torch.fx.Node, last: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    while (first := first.next) is not last:
-        yield first
 
 
 def _given(node: torch.fx.Node, names: tuple[str, ...]) -> dict:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from torchweld.capture.constant import example, name_of, writes
+from torchweld.capture.constant import example, is_written_between, name_of
 
 _REDUCTION = {"input", "self", "dim", "axis", "keepdim"}
 _SOFTMAXES = ("softmax", "log_softmax")
@@ -49,7 +49,7 @@ def _divided(node: Node) -> bool:
     found = _less_maximum(shifted)
     if found is None or found.dim != added.dim or not _is_same(found.x, node):
         return False
-    if _is_written(found.first, node):
+    if is_written_between(found.first, node):
         return False
     with node.graph.inserting_before(node):
         made = node.graph.call_function(F.softmax, (found.x, found.dim))
@@ -66,7 +66,7 @@ def _shifted(node: Node) -> bool:
     found, dim = _less_maximum(node.args[0]), _dimension(node)
     if found is None or dim is None or dim % example(found.x).dim() != found.dim:
         return False
-    if not _is_same(found.x, node.args[0]) or _is_written(found.first, node):
+    if not _is_same(found.x, node.args[0]) or is_written_between(found.first, node):
         return False
     shifted, node.args = node.args[0], (found.x, *node.args[1:])
     _erase(shifted)
@@ -132,11 +132,3 @@ def _is_same(x: Node, node: Node) -> bool:
         value is not None and other is not None and value.is_floating_point()
         and value.dtype == other.dtype and value.shape == other.shape
     )  # fmt: skip
-
-
-def _is_written(first: Node, last: Node) -> bool:
-    """Whether anything is written to between the two."""
-    while (first := first.next) is not last:
-        if writes(first):
-            return True
-    return False

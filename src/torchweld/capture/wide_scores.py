@@ -16,7 +16,9 @@ from collections.abc import Collection
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_arg
 
+from torchweld.capture.calls import add_call
 from torchweld.capture.captured import INNER_CAST
 
 aten = torch.ops.aten
@@ -42,9 +44,8 @@ def widen(nodes: Collection[Node], narrowed: Node | None) -> None:
     """Makes products of 16 bits among `nodes` float32, and what the others compute of them, up to
     casts. For readers that are not among `nodes`, it is narrowed again; where `narrowed` reads it,
     as eager rounds."""
-    graph = next(iter(nodes)).graph
     wide: dict[Node, Node] = {}
-    for node in [n for n in graph.nodes if n in nodes]:
+    for node in sorted(nodes):  # as the graph has them
         made = _again(node, wide)
         if made is not None:
             wide[node] = made
@@ -53,10 +54,10 @@ def widen(nodes: Collection[Node], narrowed: Node | None) -> None:
         if made.meta["val"].dtype == node.meta["val"].dtype:
             for reader in readers:
                 reader.replace_input_with(node, made)
-        elif readers:
+        else:
             _narrow_for(readers, node, made, narrowed)
     for node in reversed(wide):
-        graph.erase_node(node)
+        node.graph.erase_node(node)
 
 
 def _again(node: Node, wide: dict[Node, Node]) -> Node | None:
@@ -65,57 +66,44 @@ def _again(node: Node, wide: dict[Node, Node]) -> Node | None:
         return _PRODUCTS[node.target](node)
     if not any(a in wide for a in node.all_input_nodes):
         return None
-    with node.graph.inserting_before(node):
-        made = node.graph.node_copy(node, lambda a: wide.get(a, a))
-    return _with_value(made)
-
-
-def _with_value(node: Node) -> Node:
-    """`node`, described by what it gives for its arguments as they are now."""
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda a: a.meta["val"])
-    mode = next(a for a in node.all_input_nodes).meta["val"].fake_mode
-    with mode:
-        node.meta = node.meta | {"val": node.target(*args, **kwargs)}
-    return node
+    args, kwargs = map_arg((node.args, node.kwargs), lambda a: wide.get(a, a))
+    return _made(node, node.target, args, **kwargs)
 
 
 def _product(node: Node) -> Node:
-    return _made(node, WIDE_PRODUCT, *node.args)
+    return _made(node, WIDE_PRODUCT, node.args)
 
 
 def _product_and_more(node: Node) -> Node:
     """beta * bias + alpha * product"""
     bias, left, right = node.args
     alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
-    made = _made(node, WIDE_PRODUCT, left, right)
+    made = _made(node, WIDE_PRODUCT, (left, right))
     if alpha != 1:
-        made = _made(node, aten.mul.Tensor, made, alpha)
-    return _made(node, aten.add.Tensor, made, bias, alpha=beta) if beta != 0 else made
+        made = _made(node, aten.mul.Tensor, (made, alpha))
+    if beta == 0:
+        return made
+    times = {} if beta == 1 else {"alpha": beta}
+    return _made(node, aten.add.Tensor, (made, bias), **times)
 
 
 _PRODUCTS = {aten.bmm.default: _product, aten.baddbmm.default: _product_and_more}
 
 
-def _made(like: Node, target, *args, **kwargs) -> Node:
-    """A new node in front of `like`, with all that is known of it."""
-    kwargs = {name: value for name, value in kwargs.items() if value != 1}
-    with like.graph.inserting_before(like):
-        made = like.graph.call_function(target, args, kwargs)
-    made.meta = dict(like.meta)
-    return _with_value(made)
+def _made(like: Node, target, args: tuple, **kwargs) -> Node:
+    """A call in front of `like`, marked as that is."""
+    made = add_call(like, target, args, **kwargs)
+    made.meta = like.meta | {"val": made.meta["val"]}
+    return made
 
 
 def _narrow_for(readers: list[Node], node: Node, made: Node, narrowed: Node | None) -> None:
     """What `readers` saw as `node`, out of what was `made` instead."""
-    asked = [r for r in readers if r is narrowed]
-    for some, is_inner in ((asked, False), ([r for r in readers if r is not narrowed], True)):
-        if not some:
-            continue
-        with node.graph.inserting_before(node):
-            cast = node.graph.call_function(
-                aten._to_copy.default, (made,), {"dtype": node.meta["val"].dtype})
-        cast.meta = dict(node.meta)
-        if is_inner:
-            cast.meta[INNER_CAST] = True
-        for reader in some:
-            reader.replace_input_with(node, cast)
+    for is_inner in (False, True):
+        some = [r for r in readers if (r is not narrowed) == is_inner]
+        if some:
+            cast = _made(node, aten._to_copy.default, (made,), dtype=node.meta["val"].dtype)
+            if is_inner:
+                cast.meta[INNER_CAST] = True
+            for reader in some:
+                reader.replace_input_with(node, cast)

@@ -26,7 +26,7 @@ def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
 
 
 def takes(options: Options, scores: Scores) -> bool:
-    """plan.scores.takes, at the rates of this machine where they decide."""
+    """plan.scores.takes.taken_by, at the rates of this machine."""
     from torchweld.calibration.target import with_rates
     from torchweld.core import dtypes
     from torchweld.plan.scores.takes import taken_by

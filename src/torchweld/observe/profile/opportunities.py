@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from torchweld.capture import aot
 from torchweld.capture.captured import Captured
 from torchweld.capture.export_ import capture_export
-from torchweld.capture.scores import Scores
 from torchweld.core.grouped import grouped
 from torchweld.core.options import Options
+from torchweld.fused.later import takes
 from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.nodes import Graph, Node
 from torchweld.observe.measure.subject import Subject
@@ -25,8 +26,6 @@ from torchweld.observe.predict.limits import predict_us
 from torchweld.observe.predict.work import buffer_meta, node_work
 from torchweld.observe.record.profile import Kernel, Opportunity, Place, Roofline
 from torchweld.plan.decisions import Cut, Fusion, Plan
-from torchweld.plan.scores.takes import taken_by
-from torchweld.targets.find import target_of
 from torchweld.targets.target import Target
 from torchweld.templates.pointwise_reduce.price import bytes_of
 
@@ -73,10 +72,7 @@ def planned_graphs(subject: Subject, plan_of: PlanOf, options: Options) -> list[
         except Exception:  # whatever torch.export does not take: `fuse` takes torch.compile then
             found.clear()
 
-    def takes(scores: Scores) -> bool:
-        return taken_by(scores, target_of(scores.device))
-
-    backend = aot.make_backend(compile_graph, options, takes=takes)
+    backend = aot.make_backend(compile_graph, options, takes=partial(takes, options))
     replace(subject, run=torch.compile(subject.run, backend=backend, dynamic=False)).step()
     return found
 

@@ -30,9 +30,9 @@ FAMILY = "attention/"  # names of the templates that take score nests begin with
 # Times as long may a kernel take that holds no scores in memory. On a CPU, products in batches and
 # new memory are slower than their rates say: of 8 x 1024 x 1024 scores, softmax attention took
 # 104 ms by parts where 16 are predicted, causal 21 ms in one kernel where 10 are (two cores of a
-# Xeon). Batches of 16 bits are as fast as was measured, where there are instructions for them:
-# 16 x 512 x 512 scores 8.7 ms by parts, 13.0 in one kernel (one thread of a Zen 4).
-_WORTH = {"cpu": 2.0, "cuda": 1.0, "measured": 1.0}
+# Xeon). Batches of 16 bits are as fast as their rate says, where it is known: 16 x 512 x 512 scores
+# 8.7 ms by parts, 13.0 in one kernel (one thread of a Zen 4).
+_WORTH = {"cpu": 2.0, "cuda": 1.0, "cpu, 16 bits": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +123,13 @@ class Desk:
         return products_s + max(between, default=0.0)
 
     def _rate_in_16_bits(self, kind: DType) -> float | None:
-        """Multiply-adds a second of a CPU's library, where they were measured."""
+        """Multiply-adds a second of a CPU's library, where they are known."""
         known = self.target.kind == "cpu" and kind.is_low_precision
         return library_rate(self.target.rates, kind) if known else None
 
     def _worth(self, root: Node) -> float:
         known = self._rate_in_16_bits(self.graph.buffers[root.writes[0]].dtype)
-        return _WORTH["measured" if known else self.target.kind]
+        return _WORTH["cpu, 16 bits" if known else self.target.kind]
 
     def _product_s(self, call: Extern) -> float:
         if self.target.kind == "cuda":

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.ir.access import Access
-from torchweld.ir.nodes import Value, needed
+from torchweld.ir.nodes import Value
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
-from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element
+from torchweld.templates.pointwise_reduce.cpu.values import Texts, define_with_parts, element
 
 
 def declare_blocks(k: Kernel, e: Emitter) -> None:
@@ -116,8 +116,7 @@ def _runs(k: Kernel, e: Emitter, value: Value, texts: Texts, name: str) -> Itera
     guard, local = k.body[value].guard, dict(texts)
     e.line(f"bool asked[{max(b for _, b in k.schedule.outer)}];")
     with e.block(_loop(name)):
-        for needed_value in sorted(needed(k.body, (guard,), stop=texts) - texts.keys()):
-            define(k, e, needed_value, local)
+        define_with_parts(k, e, guard, local)
         e.line(f"asked[{name} - low_{name}] = {local[guard]};")
     with e.block(f"for (int64_t {name} = low_{name}, to; {name} < high_{name}; {name} = to)"):
         e.line(f"const bool is_there = asked[{name} - low_{name}];")
@@ -131,8 +130,7 @@ def _copy_lines(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
     load, (across, lane) = k.body[value], (k.names[a] for a in k.schedule.nest)
     local = dict(texts)
     with e.block(_loop(lane)):
-        for needed_value in sorted(needed(k.body, (load.guard,), stop=texts) - texts.keys()):
-            define(k, e, needed_value, local)
+        define_with_parts(k, e, load.guard, local)
         to = f"lines[{lane} - low_{lane}][{across} - low_{across}]"
         header = _loop(across)
         element_text = element(k, k.accesses.loads[value], local)

@@ -478,14 +478,15 @@ class _Nest:
         took 2.6 times as long on a Zen 4."""
         k, e = self.k, self.e
         short = k.lanes * dtypes.f32.bytes <= VECTOR_BYTES and mask is None
-        found = [v for v in self.values if short and is_widened(k, v, (dtypes.bf16,))]
-        for value in (v for v in found if v not in self.texts):
+        left = (v for v in self.values if short and v not in self.texts)
+        found = [v for v in left if is_widened(k, v, (dtypes.bf16,))]
+        for value in found:
             e.line(f"alignas(64) float w{value}[{k.lanes}];")
             with e.block():
                 e.lines(["const int64_t l = 0;", position])
                 start = element(k, k.accesses.loads[k.body[value].arg], self.texts)
                 e.line(f"tw_widen_lanes<{k.lanes}>(&{start}, w{value});")
-        return {v: f"w{v}[l]" for v in found if v not in self.texts}
+        return {v: f"w{v}[l]" for v in found}
 
     def _overlapping(self, name: str, low: str, high: str) -> None:
         """Whole vectors, then one that ends where the lane ends; one by one if it is too short. The

@@ -18,7 +18,7 @@ from torchweld.ir.nodes import Index, Load, Op, Reduce, Scan, Value, needed
 from torchweld.templates.pointwise_reduce.cpu.cases import MOST_BYTES, declare_fill
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
 from torchweld.templates.pointwise_reduce.cpu.phases import TURN, Phases, phases
-from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element
+from torchweld.templates.pointwise_reduce.cpu.values import Texts, define_with_parts, element
 
 
 def declare_turns(k: Kernel, e: Emitter) -> None:
@@ -52,8 +52,7 @@ def known_in(k: Kernel, e: Emitter, pattern: Phases, phase: int, texts: Texts) -
         name, local = f"g{value}_{phase}", texts | pattern.known[phase]
         e.line(f"const {x.memory_type(load.dtype)}* {name};")
         with e.block():
-            for part in sorted(needed(k.body, (load.guard,), stop=local) - local.keys()):
-                define(k, e, part, local)
+            define_with_parts(k, e, load.guard, local)
             place = f"&{_start(k, value, pattern, phase, local)}"
             e.line(f"{name} = {local[load.guard]} ? {place} : {_fill(k, value, pattern)};")
         known[value] = f"{name}[{TURN}]"

@@ -10,7 +10,18 @@ from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir.access import Access
-from torchweld.ir.nodes import Cast, Const, Instr, Load, Op, Reduce, Scan, Value, operands
+from torchweld.ir.nodes import (
+    Cast,
+    Const,
+    Instr,
+    Load,
+    Op,
+    Reduce,
+    Scan,
+    Value,
+    needed,
+    operands,
+)
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
 from torchweld.templates.pointwise_reduce.cpu.phases import phases, told
 from torchweld.templates.pointwise_reduce.cpu.schedule import jumps
@@ -35,6 +46,12 @@ def define(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
         _advance(k, e, value, instr, texts)
     e.line(f"const {x.ctype(instr.dtype)} v{value} = {_expression(k, value, instr, texts)};")
     texts[value] = f"v{value}"
+
+
+def define_with_parts(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """Computes a value, and before it what it is made of and `texts` has not, in order."""
+    for part in sorted(needed(k.body, (value,), stop=texts) - texts.keys()):
+        define(k, e, part, texts)
 
 
 def total(k: Kernel, value: Value) -> str:

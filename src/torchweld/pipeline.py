@@ -23,7 +23,7 @@ from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.core.stages import Clock, untimed
 from torchweld.ir.check import check_graph
-from torchweld.ir.nodes import Graph, Origin
+from torchweld.ir.nodes import Comp, Graph, Origin
 from torchweld.ir.printer import text
 from torchweld.passes.table import JOIN, PASSES, Context
 from torchweld.plan.chosen import told
@@ -93,7 +93,9 @@ class _Job:
 
     def lowered(self) -> Lowered:
         """The IR of its part, without the `layers` that are left out."""
-        return self.stages("lower", lower, self.captured, self.options, self.layers, self.part)
+        made = self.stages("lower", lower, self.captured, self.options, self.layers, self.part)
+        _check_kernels(made.graph, self.device)
+        return made
 
     def parts(self) -> tuple[_Job, _Job | None]:
         """The writes at the end of the graph as a job of their own, if they are one. Not on a GPU,
@@ -315,8 +317,8 @@ def _main(devices: Sequence[torch.device]) -> torch.device:
 
 
 def _devices(captured: Captured) -> tuple[torch.device, ...]:
-    """Of the graph's tensors, in the order in which they are made."""
-    made = (n.meta.get("val") for n in captured.module.graph.nodes)
+    """Of the tensors that the graph makes or reads, in the order in which they are made."""
+    made = (n.meta.get("val") for n in captured.module.graph.nodes if n.users)
     values = (v for value in made for v in (value if isinstance(value, (tuple, list)) else [value]))
     return tuple(dict.fromkeys(v.device for v in values if isinstance(v, torch.Tensor)))
 
@@ -328,6 +330,13 @@ def _check_devices(devices: Sequence[torch.device]) -> None:
         raise NotLowered(f"its tensors are on several devices ({', '.join(others)})")
     if others and not others[0].startswith("cuda"):
         raise NotLowered(f"it has tensors on {others[0]}, for which there are no kernels")
+
+
+def _check_kernels(graph: Graph, device: torch.device) -> None:
+    """A kernel for a GPU cannot write to a CPU's memory: a fault, after which nothing runs."""
+    if device.type != "cpu" and all(b.device == "cpu" for b in graph.buffers.values()):
+        if any(isinstance(n, Comp) for n in graph.nodes):
+            raise NotLowered("all that it makes is on the CPU, not on the GPU of its tensors")
 
 
 class _Stages(Clock):

@@ -31,6 +31,12 @@ def logits(*lines: str, dtype=F32, rows=33, classes=64, depth=2) -> Program:
 FOUND = {
     "a pick of a scalar, traced": program([()], "y = x0.gather(0, torch.tensor(0)) * 2"),
     "windows of a scalar, traced": program([()], "y = x0.unfold(0, 1, 1) * 2"),
+    "a turned matrix, one column of it filled": program(
+        [Input((33, 3), F32, "permuted")], "y = x0.index_fill(-1, torch.tensor([0]), 3.0)",
+    ),
+    "a loss of some rows of logits, for which nothing is large": logits(
+        "l = F.linear(x0, x1)", "m = l[1:]", "y = m.softmax(-1).square().sum().sin()", classes=127,
+    ),
     "a sum by index in a scalar": program([(), ()], "y = x0.index_add(0, torch.tensor([0]), x1)"),
     "a product of attention by hand, inside another": program(
         [(3, 2, 101, 4), (3, 2, 7, 4), (3, 2, 7, 2)],

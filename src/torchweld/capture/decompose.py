@@ -17,6 +17,7 @@ from torchweld.capture import (
     random,
     scatters,
     small_products,
+    spaced,
     torch_private,
     transformer,
     trilinear,
@@ -56,6 +57,7 @@ def table() -> dict:
     core = torch_private.core_decompositions()
     core = {op: fn for op, fn in core.items() if str(op) not in whole}
     own = (
-        random, losses, transformer, interpolation, small_products, pools, scatters, trilinear,
+        random, losses, transformer, interpolation, small_products, pools, scatters, spaced,
+        trilinear,
     )  # fmt: skip
     return core | {op: fn for part in own for op, fn in part.DECOMPOSITIONS.items()}

@@ -174,8 +174,10 @@ def elements(buffer: Buffer) -> int:
 
 def find_region(graph: Graph, seeds: Iterable[str], chunks: int = 1) -> Region:
     """The region around temporaries with one number of rows. Raises NotByRows, with the reason, if
-    something that touches one of its large buffers cannot be done row by row."""
+    something that touches one of its large buffers cannot be done row by row, or there are none."""
     seeds = tuple(seeds)
+    if not seeds:
+        raise NotByRows("nothing is large")
     shapes = [graph.buffers[s].shape for s in seeds]
     search = _Search(graph, prod(shapes[0][:-1]), chunks,
                      {s: leading_steps(shape) for s, shape in zip(seeds, shapes)})  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from lowered import capture, check, comps, lowered
@@ -9,7 +11,7 @@ from lowered import capture, check, comps, lowered
 from torchweld.capture.lower import lower
 from torchweld.core.errors import NotLowered
 from torchweld.core.options import Options
-from torchweld.pipeline import compile_graph
+from torchweld.pipeline import _Job, compile_graph
 from torchweld.targets.find import named_target
 from torchweld.templates.generate import kernels_of
 
@@ -79,3 +81,20 @@ def test_graphs_of_several_gpus_and_of_no_memory_are_refused():
     for devices, why in ((("cuda:0", "cuda:1"), "several devices"), (("meta", "meta"), "on meta")):
         with pytest.raises(NotLowered, match=why):
             compile_graph(moved(capture(scaled, X), *devices), Options())
+
+
+def test_a_graph_whose_gpu_tensors_are_not_used_is_the_cpus():
+    """A kernel for the GPU would write to the CPU's memory."""
+
+    def made(x):
+        return torch.arange(8) * 0.5
+
+    captured = moved(capture(made, X), "cuda:0", "cpu")
+    assert _Job.of(captured, Options()).device.type == "cpu"
+
+
+def test_a_gpus_kernel_for_the_cpus_memory_is_refused():
+    captured = capture(lambda x: torch.arange(8) * 0.5, X)
+    job = replace(_Job.of(captured, Options()), devices=(torch.device("cuda:0"),))
+    with pytest.raises(NotLowered, match="on the CPU"):
+        job.lowered()

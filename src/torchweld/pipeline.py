@@ -334,9 +334,10 @@ def _check_devices(devices: Sequence[torch.device]) -> None:
 
 def _check_kernels(graph: Graph, device: torch.device) -> None:
     """A kernel for a GPU cannot write to a CPU's memory: a fault, after which nothing runs."""
-    if device.type != "cpu" and all(b.device == "cpu" for b in graph.buffers.values()):
-        if any(isinstance(n, Comp) for n in graph.nodes):
-            raise NotLowered("all that it makes is on the CPU, not on the GPU of its tensors")
+    has_kernels = any(isinstance(n, Comp) for n in graph.nodes)
+    on_gpu = any(b.device != "cpu" for b in graph.buffers.values())
+    if device.type != "cpu" and has_kernels and not on_gpu:
+        raise NotLowered("all that it makes is on the CPU, not on the GPU of its tensors")
 
 
 class _Stages(Clock):

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from lowered import capture, check, comps, externs, lowered, run
 
+from torchweld.capture import decompose
 from torchweld.capture import lower as lowering
 from torchweld.capture.joint import write_in_place
 from torchweld.capture.lower import Lowered, lower
@@ -517,14 +518,25 @@ def test_a_flat_index_of_contiguous_memory_is_not_divided(shape, view, strides):
     assert [sorted(stride for _, stride in refs) for refs in found] == [strides]
 
 
-def test_a_slice_of_a_turned_matrix_is_filled_where_it_lies():
-    """No copy into other strides behind it."""
-    result = lowered(lambda x, i: x.t().index_fill(0, i, 2.0), torch.randn(3, 5), torch.tensor([1]))
-    assert externs(result) == ["aten.index_put.default"]
+@pytest.mark.parametrize("value", [2.0, torch.tensor(2.0, dtype=torch.float64)], ids=str)
+@pytest.mark.parametrize("dim", [0, -1])
+def test_slices_of_a_turned_matrix_are_filled_by_one_write(dim, value):
+    """No copy into other strides behind it, nor a write that is none of a functional graph."""
+    x, index = torch.randn(5, 3).t(), torch.tensor([1, -1])
+
+    def filled(x, index):
+        return decompose.table()[aten.index_fill.int_Scalar](x, dim, index, value)
+
+    result = lowered(filled, x, index)
+    assert not externs(result)
+    (found,) = run(result, (x, index), exact=False)
+    expected = x.index_fill(dim, index, 2.0)
+    assert torch.equal(found, expected) and found.stride() == expected.stride()
 
 
 def test_ends_of_a_range_on_another_device_make_a_call():
     """torch's decomposition of it would mix devices."""
-    meta = torch.empty((), device="meta")
-    result = lowered(lambda x, end: torch.linspace(0, end, 3, device="cpu"), torch.ones(1), meta)
-    assert externs(result) == ["aten.linspace.Scalar_Tensor"]
+    spaced = decompose.table()[aten.linspace.Scalar_Tensor]
+    end = torch.tensor(2.0)
+    assert spaced(0, end.to("meta"), 3, device="cpu") is NotImplemented
+    assert torch.equal(spaced(0, end, 3, device="cpu"), torch.linspace(0, end, 3))

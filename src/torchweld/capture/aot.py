@@ -35,6 +35,7 @@ from torchweld.capture import (
     torch_private,
     tracing,
     turned,
+    unread,
     unrolled,
     written_out,
 )
@@ -74,6 +75,7 @@ def make_backend(
             attention.simplify(gm)
             if options.numerics != "eager":
                 softmaxes.say_softmax(gm)
+            unread.take_parts_first(gm)
             experts.said_by_groups(gm)
             recurrent.keep_whole(gm)
             unrolled.hoist_products(gm)

@@ -24,7 +24,7 @@ from torchweld.capture.constant import example
 _VIEWS = {"select", "unbind"}
 _FRESH = {"zeros", "ones", "empty", "full", "new_zeros", "new_ones", "new_empty", "new_full",
           "zeros_like", "ones_like", "empty_like", "full_like", "clone"}  # fmt: skip
-_MODES = {"_set_grad_enabled", "_enter_autocast", "_exit_autocast", "set_grad_enabled"}
+MODES = {"_set_grad_enabled", "_enter_autocast", "_exit_autocast", "set_grad_enabled"}
 
 
 def _lstm(gates, state, hidden, bias=None):
@@ -160,7 +160,7 @@ def _is_harmless(node: Node) -> bool:
     """It changes no mode, and writes to no tensor but one that the graph has made."""
     if node.op not in ("call_function", "call_method"):
         return True
-    if constant.name_of(node) in _MODES or "out" in node.kwargs:
+    if constant.name_of(node) in MODES or "out" in node.kwargs:
         return False
     return not constant.writes(node) or _is_fresh(node.args[0])
 

@@ -16,6 +16,7 @@ from torchweld.exact.campaign import (
     movement,
     operators,
     parts,
+    unread,
     written,
 )
 from torchweld.exact.campaign.checks import Case
@@ -50,6 +51,7 @@ KINDS: dict[str, Callable[[int], Case | None]] = {
     "layer": layers.program,
     "written": written.program,
     "part": parts.program,
+    "unread": unread.program,
 }
 _SHARES = (
     *("operator",) * 5, *("movement",) * 3, *("random",) * 2, "module", *("attention",) * 2, "loss",

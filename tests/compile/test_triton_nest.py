@@ -166,3 +166,11 @@ def test_a_row_s_value_has_a_name_in_each_layout():
     (bundle,) = generate_all((kernel,), lambda made: None).values()
     for source in bundle.sources:
         compile_source(source, 90)
+
+
+@pytest.mark.parametrize("score, first", [(CAUSAL, False), (BIAS, True)])
+def test_a_maximum_is_subtracted_before_the_power_of_two_where_memory_adds_to_scores(score, first):
+    """Else both are one multiply-add, whose shift is rounded: for scores of -1e9, by up to 64."""
+    text = generated(forward(LONG[64], score, "f16"), named_target("A100")).sources[0].text
+    powers = [line for line in text.splitlines() if "tl.exp2(" in line]
+    assert powers and all(("tl.exp2((" in line) == first for line in powers)

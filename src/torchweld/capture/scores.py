@@ -266,11 +266,22 @@ class _Region:
         for node in (*self.found, *made, *copies):
             policy = MUST_SAVE if node.target in _WHOLE_ROWS else MUST_RECOMPUTE
             node.meta.setdefault("recompute", policy)
-        for node in (self.outer, *self.rows):
-            hits = any(a.target in EQUAL for a in node.all_input_nodes)
-            node.meta["recompute"] = MUST_RECOMPUTE if hits else MUST_SAVE
+        self.outer.meta["recompute"] = MUST_SAVE
+        for row in self.rows:
+            hits = any(a.target in EQUAL for a in row.all_input_nodes)
+            kept = self._total_is if row.target is aten.sum.dim_IntList else MUST_SAVE
+            row.meta["recompute"] = MUST_RECOMPUTE if hits else kept
         left = {n for n in (*self.found, *made, *self.rows) if n not in self.softmaxes}
         widen(left, self.outer if self.rows else None)
+
+    @property
+    def _total_is(self) -> CheckpointPolicy:
+        """What becomes of a row's sum of exponentials. Products of float32 have several kernels on
+        a GPU, in parts on tensor cores and without, whose results differ in the last place: of
+        scores of 500 by 3e-5. Shares of one's scores by the sum of the other's do not add up to
+        one, which what a peaked softmax cancels in its gradient does not bear. Any maximum does."""
+        differs = self.scores.device.type == "cuda" and self.scores.dtype not in NARROW
+        return MUST_RECOMPUTE if differs else MUST_SAVE
 
     def _taken_apart(self, softmax: Node) -> list[Node]:
         made = self._share(softmax.args[0], softmax)
@@ -290,8 +301,7 @@ class _Region:
             total = call(graph, aten.sum.dim_IntList, (exp, [-1], True), before)
             share = call(graph, aten.div.Tensor, (exp, total), before)
             narrow = self._narrow(share, result)
-        for saved in (top, total):
-            saved.meta["recompute"] = MUST_SAVE
+        top.meta["recompute"], total.meta["recompute"] = MUST_SAVE, self._total_is
         return [wide, top, below, exp, total, share, narrow]
 
     def _shares_of(self, row: Node) -> list[Node]:

@@ -59,17 +59,30 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
 
 def _splittable(comp: Comp, over: frozenset[str]) -> list[int]:
     """The sums, by value, of a product with a sum or a difference in it, both of whose parts vary
-    with what they are multiplied by: sums of a number of the row would be left."""
+    with what they are multiplied by: sums of a number of the row would be left. Not of a gradient,
+    sum(w * (g - sum(w * g)) * v), whose two parts would be as large as g, and may cancel."""
     axes, found = value_axes(comp.body), []
     for value in reductions_over(comp.body, over):
         instr = comp.body[value]
         factors = _factors(comp.body, instr.args[0])[0] if instr.monoid == "sum" else []
         for sides in (f for f in factors if is_op(comp.body, f, ("add", "sub"))):
             weighted = any(axes[f] & over for f in factors if f != sides)
-            if weighted or all(axes[part] & over for part in comp.body[sides].args):
+            parts = comp.body[sides].args
+            if any(_has_total(comp.body, part, over) for part in parts):
+                continue
+            if weighted or all(axes[part] & over for part in parts):
                 found.append(value)
                 break
     return found
+
+
+def _has_total(body: Body, value: Value, over: frozenset[str]) -> bool:
+    """Whether a sum over the axes is a factor of a value; as a divisor it only makes shares."""
+    for factor in _factors(body, value)[0]:
+        behind = needed(body, [factor]) if not value_axes(body)[factor] & over else ()
+        if any(v in reductions_over(body, over) and body[v].monoid == "sum" for v in behind):
+            return True
+    return False
 
 
 def _rewritten(comp: Comp, over: frozenset[str], split: frozenset[int]) -> Comp:

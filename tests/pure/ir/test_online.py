@@ -111,6 +111,35 @@ def test_no_number_of_a_row_is_added_up_over_its_keys():
     assert sums and all("l" in axes[i.args[0]] for i in sums)
 
 
+WEIGHTS_BY_HAND = """comp gradient [i:4, l:6, e:3] {
+  %0 = load s[i, l] : f32
+  %1 = exp %0 : f32
+  %2 = reduce.sum[l] %1 : f32
+  %3 = load g[i, l] : f32
+  %4 = div %1 %2 : f32
+  %5 = mul %4 %3 : f32
+  %6 = reduce.sum[l] %5 : f32
+  %7 = sub %3 %6 : f32
+  %8 = mul %4 %7 : f32
+  %9 = load k[l, e] : f32
+  %10 = mul %8 %9 : f32
+  %11 = reduce.sum[l] %10 : f32
+  store o[i, e] %11
+}"""
+
+
+def test_a_gradient_is_not_summed_in_two_parts_that_cancel():
+    """sum(w * g * k) - D * sum(w * k) takes a walk less, and errs as much as D is large."""
+    comp = normalised(parse_comp(WEIGHTS_BY_HAND), "l")
+    assert len(online.walks(comp, "l")) == 2
+    made = {"s": torch.randn(4, 6), "g": torch.randn(4, 6) + 1e5, "k": torch.randn(6, 3)}
+    layout = {"o": Buffer("o", (4, 3), dtypes.f32, (3, 1))}
+    w, g, k = made["s"].double().softmax(-1), made["g"].double(), made["k"].double()
+    wanted = (w * (g - (w * g).sum(-1, keepdim=True))) @ k
+    found = run_comp(comp, made, layout, {}, exact=False)["o"]
+    assert (found - wanted).abs().max() < 0.1
+
+
 def tile(comp: Comp, name: str, start: int, stop: int) -> Comp:
     """The Comp over keys start to stop."""
     axes = tuple(Axis(a.name, stop - start) if a.name == name else a for a in comp.axes)

@@ -10,11 +10,13 @@ keys in the blocks that the mask's bound leaves; rows of a block that do not exi
 
 from __future__ import annotations
 
+from collections.abc import Container
 from math import ceil
 
 from torchweld.codegen.triton.wide import BF16_PRODUCTS
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Cast, Load, Op, Reduce, value_axes
+from torchweld.ir.nodes import Cast, Load, Op, Reduce, Value, needed, value_axes
+from torchweld.ir.online import Walk
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import hint
 from torchweld.templates.attention.gpu.schedule import (
@@ -23,6 +25,7 @@ from torchweld.templates.attention.gpu.schedule import (
     batch_of,
     factor_name,
 )
+from torchweld.templates.attention.nest import Inner, Outer
 from torchweld.templates.pointwise_reduce.price import bytes_of
 
 # Of the tensor cores' rate, beside the work on scores: FlashAttention-2 in Triton reaches 400 to
@@ -30,6 +33,10 @@ from torchweld.templates.pointwise_reduce.price import bytes_of
 # with 1024 keys took 163 us there, of 128 340 us, in the best tile 289.
 _SHARE = 0.85
 _WIDE_SHARE = 0.55
+# Of nests with two inner products, as gradients are, by their widest depth or columns: parts of
+# four factors are more than registers hold. On an H200, both gradients together, 16 heads of 1024
+# keys: of 64 1000 us, of 128 2500; 64 heads of 512, of 32 350.
+_GRADIENT_SHARE = {32: 0.19, 64: 0.115, 128: 0.095}
 # Tiles of fewer rows than wgmma has are mma.sync's, which reaches that share of its rate on Hopper.
 _WGMMA_ROWS, _MMA_SYNC = 64, 0.62
 _MMA_COLUMNS = 8  # of one instruction
@@ -86,7 +93,7 @@ def loaded(work: Work, s: NestSchedule) -> float:
 def _wide_s(work: Work, s: NestSchedule) -> float:
     """As `products_s`, of float32. mma.sync's warps lie along the keys: with fewer keys than they
     have columns, several make the same scores."""
-    share, again = _WIDE_SHARE / BF16_PRODUCTS, 1.0
+    share, again = _wide_share(work) / BF16_PRODUCTS, 1.0
     if s.block_rows < _WGMMA_ROWS:
         again = max(1.0, _MMA_COLUMNS * s.num_warps / s.block_keys)
         share *= _MMA_SYNC if work.target.capability >= (9, 0) else 1.0
@@ -94,9 +101,27 @@ def _wide_s(work: Work, s: NestSchedule) -> float:
     return products_s(work, share) + (again - 1) * scores / (share * work.target.tensor_fma_per_s)
 
 
+def _wide_share(work: Work) -> float:
+    if len(work.nest.inners) < 2:
+        return _WIDE_SHARE
+    least = next((w for w in _GRADIENT_SHARE if w >= max(work.widths())), max(_GRADIENT_SHARE))
+    return _GRADIENT_SHARE[least]
+
+
 def products_s(work: Work, share: float) -> float:
-    """Of one row and one key, at that share of the tensor cores' rate."""
-    return sum(work.widths()) / (share * work.target.tensor_fma_per_s)
+    """Of one row and one key, at that share of the tensor cores' rate. Each walk over the keys
+    makes the scores that it needs again."""
+    widths, body = dict(zip((*work.nest.inners, *work.nest.outers), work.widths())), work.comp.body
+    made = 0
+    for walk in work.nest.walks:
+        behind = needed(body, walk.reductions)
+        made += sum(w for product, w in widths.items() if _is_made(product, walk, behind))
+    return made / (share * work.target.tensor_fma_per_s)
+
+
+def _is_made(product: Inner | Outer, walk: Walk, behind: Container[Value]) -> bool:
+    """Whether a walk makes a product; `behind`: all that its reductions are made of."""
+    return product.value in (walk.reductions if isinstance(product, Outer) else behind)
 
 
 def scores_s(work: Work) -> float:

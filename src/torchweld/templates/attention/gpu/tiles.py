@@ -19,7 +19,19 @@ from dataclasses import dataclass, field
 from torchweld.core import dtypes
 from torchweld.ir.access import linear, unmerged
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Buffer, Cast, Comp, Const, Index, Instr, Load, Op, Value
+from torchweld.ir.nodes import (
+    Buffer,
+    Cast,
+    Comp,
+    Const,
+    Index,
+    Instr,
+    Load,
+    Op,
+    Reduce,
+    Value,
+    operands,
+)
 from torchweld.ir.size import Size, product
 from torchweld.ir.substitute import with_operands
 from torchweld.templates.attention.gpu.edges import edge_of, implied
@@ -29,6 +41,7 @@ from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 
 LOG2_E = math.log2(math.e)
+_LARGE = 2.0**20  # a product with log2(e) is rounded by 0.06, which weights of a row all have
 
 
 class Face(Kernel):
@@ -165,18 +178,33 @@ class Face(Kernel):
         return self.known.get(key) or self.assign(key, f"1.0 / {self.value(value)}")
 
     def _exp2(self, value: Value) -> str | None:
-        """exp(x * c - base), where base is the same for a row or a key, as a power of two: one
-        multiply-add for each score."""
+        """exp(x * c - base), where base is the same for a row or a key, as a power of two. Of
+        scores that may be large, the difference is taken first, which costs an operation more for
+        each score. As one multiply-add, x * (c * log2(e)) - (base * log2(e)), it is off by the
+        rounding of the second product: of -1e9, as masks have it, by up to 64, so that weights are
+        2^64, or 2^-64, which float16 does not have."""
         difference = self.body[value]
         if not isinstance(difference, Op) or difference.name != "sub":
             return None
         x, base = difference.args
         if self._is_one_side(x) or not self._is_one_side(base):
             return None
+        if self._may_be_large(x):
+            return f"tl.exp2(({self.value(x)} - {self.value(base)}) * {LOG2_E!r})"
         text, factor = self.scaled(x)
         key = ("log2", base)
         shift = self.known.get(key) or self.assign(key, f"{self.value(base)} * {LOG2_E!r}")
         return f"tl.exp2({text} * {factor * LOG2_E!r} - {shift})"
+
+    def _may_be_large(self, value: Value) -> bool:
+        """Whether what is read, or a constant, is added to products. Products themselves are not
+        meant: of so large ones a softmax has one key alone."""
+        instr = self.body[value]
+        if isinstance(instr, Load):
+            return instr.dtype.is_float
+        if isinstance(instr, Const):
+            return instr.dtype.is_float and _LARGE < abs(instr.value) < math.inf
+        return not isinstance(instr, Reduce) and any(map(self._may_be_large, operands(instr)))
 
     def scaled(self, value: Value) -> tuple[str, float]:
         """x and c > 0 where a value is x * c; itself and 1 where it is no such product."""

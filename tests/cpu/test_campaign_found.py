@@ -34,6 +34,12 @@ FOUND = {
     "a turned matrix, one column of it filled": program(
         [Input((33, 3), F32, "permuted")], "y = x0.index_fill(-1, torch.tensor([0]), 3.0)",
     ),
+    "a part written into nothing": program(
+        [Input((7, 0), F32)], "v = torch.slice_scatter(x0, x0[1:] * 3, 0, 1)", "y = v.sum(-1).sin()",
+    ),
+    "a sum of comparisons over all dimensions": program(
+        [(5, 5)], "y = x0.var(None) + (x0.argmax(-1)[:, None] == torch.arange(5)).sum(None)",
+    ),
     "a loss of some rows of logits, for which nothing is large": logits(
         "l = F.linear(x0, x1)", "m = l[1:]", "y = m.softmax(-1).square().sum().sin()", classes=127,
     ),
@@ -135,6 +141,15 @@ def test_parts_of_what_is_expanded_stay_right(scatter, monkeypatch):
 
 
 KERNELS = {
+    "exponentials by hand, of scores that leave little room": program(
+        [(1, 2, 33, 8), (1, 2, 65, 8), Input((1, 2, 65, 4), F32, "plain", "offset")],
+        "s = x0 @ x1.mT + 76", "w = s.exp() / s.exp().sum(-1, keepdim=True)", "y = w @ x2",
+    ),
+    "gradients of weights by hand, of which none is large": program(
+        [(1, 1, 33, 64), (1, 1, 129, 64), (1, 1, 129, 24)],
+        "q = F.rms_norm(x0, x0.shape[-1:])", "s = (q @ x1.mT) * 0.25",
+        "w = s.exp() / s.exp().sum(-1, keepdim=True)", "y = w @ x2",
+    ),
     "scores of 16 bits that are computed again for their gradient": program(
         [Input((2, 1, 5, 2), BF16, "expanded", "offset")],
         "w = ((x0 * 0.3) @ x0.mT).softmax(-1)", "y = (w / (w.sum(-1, keepdim=True) + 1e-6)) @ x0",

@@ -79,7 +79,7 @@ def _replace(node: Node, bias: Node | None, a: Node, b: Node) -> bool:
 def _count(node: Node) -> bool:
     """A histogram, or a share of each place, from a sum or mean over the indices."""
     value, (x, dims, *kept) = node.meta["val"], node.args
-    found = _one_hot(x) if list(dims) in ([0], [-2]) and not any(kept) else None
+    found = _one_hot(x) if list(dims or ()) in ([0], [-2]) and not any(kept) else None
     if found is None or found.count < _PLACES or value.device.type != _COUNTED_ON:
         return False
     points = found.index.meta["val"].numel()

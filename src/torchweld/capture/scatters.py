@@ -19,6 +19,7 @@ aten = torch.ops.aten
 def _into_copy(scatter):
     def scattered(x, *args, **kwargs):
         expanded = any(s == 0 and n != 1 for n, s in zip(x.shape, x.stride()))
+        expanded = expanded and 0 not in x.shape  # whose copies have such strides, too
         return scatter(x.clone(), *args, **kwargs) if expanded else NotImplemented
 
     return scattered

@@ -32,7 +32,8 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
     """`comp` with the same results, in which sums over exactly `axes` are as plain as can be:
 
         logsumexp(x)             ->  max(x) and sum(exp(x - max))
-        sum(e / t * v)           ->  sum(e * v) / t                 t constant along `axes`
+        sum(e / t * v)           ->  sum(e * v) / t                 t constant along `axes`, and e no
+                                     exponential of any size: e * v may overflow
         sum(where(c, 0, e / t) * v)
                                  ->  sum(where(c, 0, e) * v) / where(c, 1, t)      c and t constant
         sum(where(c, 0, a) * v)  ->  where(c, 0, sum(a * v))       c made of reductions over `axes`
@@ -114,6 +115,10 @@ class _Writer:
         if parts is not None:
             return self._each(total, parts, above, below)
         inside = [f for f in above if self._varies(f)]
+        free = next((f for f in above if self._is_free(f)), None)
+        if free is not None:
+            rest = [f for f in above if f != free]
+            return self._sum(total, self._last([self._product([free], below), *rest], []))
         if not inside or (len(inside) == len(above) and all(map(self._varies, below))):
             return self._sum(total, total.args[0] if len(above) < 2 else self._last(above, below))
         result = self._sum(total, self._last(inside, [f for f in below if self._varies(f)]))
@@ -217,6 +222,17 @@ class _Writer:
             if len(above) > 1 and own and not self._is_reduced(factor):
                 return self.body.op("mul", self._product(rest, below), factor)
         return self._product(above, below)
+
+    def _is_free(self, value: Value) -> bool:
+        """Whether an exponential is of any size: of nothing that is less a number of its row. Its
+        shares are, its products with other factors need not be."""
+        instr = self.body[value]
+        if isinstance(instr, Cast):
+            return self._is_free(instr.arg)
+        if not isinstance(instr, Op) or instr.name != "exp" or not self._varies(value):
+            return False
+        base = self.body[instr.args[0]]
+        return not is_op(self.body, instr.args[0], ("sub",)) or self._varies(base.args[1])
 
     def _is_statistic(self, value: Value) -> bool:
         """Whether it is made of reductions over the axes."""

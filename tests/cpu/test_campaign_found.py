@@ -35,7 +35,7 @@ FOUND = {
         [Input((33, 3), F32, "permuted")], "y = x0.index_fill(-1, torch.tensor([0]), 3.0)",
     ),
     "a part written into nothing": program(
-        [Input((7, 0), F32)], "v = torch.slice_scatter(x0, x0[1:] * 3, 0, 1)", "y = v.sum(-1).sin()",
+        [(7, 0)], "v = torch.slice_scatter(x0, x0[1:] * 3, 0, 1)", "y = v.sum(-1).sin()",
     ),
     "a sum of comparisons over all dimensions": program(
         [(5, 5)], "y = x0.var(None) + (x0.argmax(-1)[:, None] == torch.arange(5)).sum(None)",

@@ -32,8 +32,8 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
     """`comp` with the same results, in which sums over exactly `axes` are as plain as can be:
 
         logsumexp(x)             ->  max(x) and sum(exp(x - max))
-        sum(e / t * v)           ->  sum(e * v) / t                 t constant along `axes`, and e no
-                                     exponential of any size: e * v may overflow
+        sum(e / t * v)           ->  sum(e * v) / t     t constant along `axes`, and e no exponential
+                                                        of any size: e * v may overflow
         sum(where(c, 0, e / t) * v)
                                  ->  sum(where(c, 0, e) * v) / where(c, 1, t)      c and t constant
         sum(where(c, 0, a) * v)  ->  where(c, 0, sum(a * v))       c made of reductions over `axes`
@@ -224,15 +224,17 @@ class _Writer:
         return self._product(above, below)
 
     def _is_free(self, value: Value) -> bool:
-        """Whether an exponential is of any size: of nothing that is less a number of its row. Its
-        shares are, its products with other factors need not be."""
+        """Whether an exponential is of any size: of nothing that is less a number of its row. A
+        share of their sum is at most one, a product with something else may overflow."""
         instr = self.body[value]
         if isinstance(instr, Cast):
             return self._is_free(instr.arg)
         if not isinstance(instr, Op) or instr.name != "exp" or not self._varies(value):
             return False
-        base = self.body[instr.args[0]]
-        return not is_op(self.body, instr.args[0], ("sub",)) or self._varies(base.args[1])
+        if not is_op(self.body, instr.args[0], ("sub",)):
+            return True
+        x, base = map(self.body.axes, self.body[instr.args[0]].args)
+        return not base < x
 
     def _is_statistic(self, value: Value) -> bool:
         """Whether it is made of reductions over the axes."""

@@ -111,32 +111,52 @@ def test_no_number_of_a_row_is_added_up_over_its_keys():
     assert sums and all("l" in axes[i.args[0]] for i in sums)
 
 
-WEIGHTS_BY_HAND = """comp gradient [i:4, l:6, e:3] {
+GRADIENT = """comp gradient [i:4, l:6, e:3] {
+  %0 = load s[i, l] : f32
+  %1 = load m[i] : f32
+  %2 = sub %0 %1 : f32
+  %3 = exp %2 : f32
+  %4 = reduce.sum[l] %3 : f32
+  %5 = load g[i, l] : f32
+  %6 = div %3 %4 : f32
+  %7 = mul %6 %5 : f32
+  %8 = reduce.sum[l] %7 : f32
+  %9 = sub %5 %8 : f32
+  %10 = mul %6 %9 : f32
+  %11 = load k[l, e] : f32
+  %12 = mul %10 %11 : f32
+  %13 = reduce.sum[l] %12 : f32
+  store o[i, e] %13
+}"""
+BY_HAND = """comp weights [i:4, l:6, e:3] {
   %0 = load s[i, l] : f32
   %1 = exp %0 : f32
   %2 = reduce.sum[l] %1 : f32
-  %3 = load g[i, l] : f32
-  %4 = div %1 %2 : f32
-  %5 = mul %4 %3 : f32
+  %3 = div %1 %2 : f32
+  %4 = load v[l, e] : f32
+  %5 = mul %3 %4 : f32
   %6 = reduce.sum[l] %5 : f32
-  %7 = sub %3 %6 : f32
-  %8 = mul %4 %7 : f32
-  %9 = load k[l, e] : f32
-  %10 = mul %8 %9 : f32
-  %11 = reduce.sum[l] %10 : f32
-  store o[i, e] %11
+  store o[i, e] %6
 }"""
+OUT = {"o": Buffer("o", (4, 3), dtypes.f32, (3, 1))}
+
+
+def test_exponentials_of_any_size_are_divided_before_they_are_multiplied():
+    comp = normalised(parse_comp(BY_HAND), "l")
+    made = {"s": torch.randn(4, 6) + 85, "v": torch.randn(6, 3) + 1e3}
+    found = run_comp(comp, made, OUT, {}, exact=False)["o"]
+    torch.testing.assert_close(found, made["s"].softmax(-1) @ made["v"])
 
 
 def test_a_gradient_is_not_summed_in_two_parts_that_cancel():
     """sum(w * g * k) - D * sum(w * k) takes a walk less, and errs as much as D is large."""
-    comp = normalised(parse_comp(WEIGHTS_BY_HAND), "l")
+    comp = normalised(parse_comp(GRADIENT), "l")
     assert len(online.walks(comp, "l")) == 2
     made = {"s": torch.randn(4, 6), "g": torch.randn(4, 6) + 1e5, "k": torch.randn(6, 3)}
-    layout = {"o": Buffer("o", (4, 3), dtypes.f32, (3, 1))}
+    made["m"] = made["s"].amax(-1)
     w, g, k = made["s"].double().softmax(-1), made["g"].double(), made["k"].double()
     wanted = (w * (g - (w * g).sum(-1, keepdim=True))) @ k
-    found = run_comp(comp, made, layout, {}, exact=False)["o"]
+    found = run_comp(comp, made, OUT, {}, exact=False)["o"]
     assert (found - wanted).abs().max() < 0.1
 
 

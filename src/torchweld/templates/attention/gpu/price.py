@@ -1,8 +1,9 @@
 """Predicted seconds of a score nest on a GPU.
 
-    start + max(bytes / copy speed, bytes that programs load / the rate of the last-level cache,
-                pairs * (products + work on a score) / share of busy units,
-                blocks of keys of a program * what one takes alone)
+    start + gradient * max(bytes / copy speed,
+                           bytes that programs load / the rate of the last-level cache,
+                           pairs * (products + work on a score) / share of busy units,
+                           blocks of keys of a program * what one takes alone)
 
 Scores are worked on between products of the same program: their times add up. `pairs`: of rows and
 keys in the blocks that the mask's bound leaves; rows of a block that do not exist count.
@@ -33,10 +34,10 @@ from torchweld.templates.pointwise_reduce.price import bytes_of
 # with 1024 keys took 163 us there, of 128 340 us, in the best tile 289.
 _SHARE = 0.85
 _WIDE_SHARE = 0.55
-# Of nests with two inner products, as gradients are, by their widest depth or columns: parts of
-# four factors are more than registers hold. On an H200, both gradients together, 16 heads of 1024
-# keys: of 64 1000 us, of 128 2500; 64 heads of 512, of 32 350.
-_GRADIENT_SHARE = {32: 0.22, 64: 0.115, 128: 0.095}
+# Times as long take nests of float32 with two inner products, as gradients are, whatever the tile,
+# by their widest depth or columns: parts of four factors are more than registers hold. On an H200,
+# both gradients together, 16 heads of 1024 keys: of 64 1000 us, of 128 2500; 256 heads of 32 4270.
+_GRADIENT = {32: 2.5, 64: 4.8, 128: 5.8}
 # Tiles of fewer rows than wgmma has are mma.sync's, which reaches that share of its rate on Hopper.
 _WGMMA_ROWS, _MMA_SYNC = 64, 0.62
 _MMA_COLUMNS = 8  # of one instruction
@@ -55,7 +56,7 @@ def seconds(work: Work, s: NestSchedule) -> float:
     if work.nest.turns:
         tiles *= ceil(work.points(s.keys) / s.block_keys)
     programs = work.points(batch_of(work.nest, s)) * tiles
-    return start_s(work) + max(
+    return start_s(work) + _gradient(work) * max(
         busy_s / busy(work, programs), moved(work) / work.target.dram_bytes_per_s,
         loaded(work, s) / work.target.llc_bytes_per_s, _in_turn_s(work, s, programs),
     )  # fmt: skip
@@ -93,7 +94,7 @@ def loaded(work: Work, s: NestSchedule) -> float:
 def _wide_s(work: Work, s: NestSchedule) -> float:
     """As `products_s`, of float32. mma.sync's warps lie along the keys: with fewer keys than they
     have columns, several make the same scores."""
-    share, again = _wide_share(work) / BF16_PRODUCTS, 1.0
+    share, again = _WIDE_SHARE / BF16_PRODUCTS, 1.0
     if s.block_rows < _WGMMA_ROWS:
         again = max(1.0, _MMA_COLUMNS * s.num_warps / s.block_keys)
         share *= _MMA_SYNC if work.target.capability >= (9, 0) else 1.0
@@ -101,11 +102,10 @@ def _wide_s(work: Work, s: NestSchedule) -> float:
     return products_s(work, share) + (again - 1) * scores / (share * work.target.tensor_fma_per_s)
 
 
-def _wide_share(work: Work) -> float:
-    if len(work.nest.inners) < 2:
-        return _WIDE_SHARE
-    least = next((w for w in _GRADIENT_SHARE if w >= max(work.widths())), max(_GRADIENT_SHARE))
-    return _GRADIENT_SHARE[least]
+def _gradient(work: Work) -> float:
+    if not work.is_wide or len(work.nest.inners) < 2:
+        return 1.0
+    return next((n for w, n in _GRADIENT.items() if w >= max(work.widths())), _GRADIENT[128])
 
 
 def products_s(work: Work, share: float) -> float:

@@ -141,6 +141,11 @@ def test_parts_of_what_is_expanded_stay_right(scatter, monkeypatch):
 
 
 KERNELS = {
+    "a padded row of 16 bits, beside what is padded and turned": program(
+        [Input(shape, F16) for shape in ((7, 1), (130, 1), (130,))],
+        "h = (F.linear(x0, x1[:1], x2[:1]) + F.linear(x0, x1, x2)).T", "h = F.pad(h, (0, 123))",
+        "y = F.silu(h) * h",
+    ),
     "exponentials by hand, of scores that leave little room": program(
         [(1, 2, 33, 8), (1, 2, 65, 8), Input((1, 2, 65, 4), F32, "plain", "offset")],
         "s = x0 @ x1.mT + 76", "w = s.exp() / s.exp().sum(-1, keepdim=True)", "y = w @ x2",

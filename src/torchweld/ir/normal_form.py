@@ -32,8 +32,8 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
     """`comp` with the same results, in which sums over exactly `axes` are as plain as can be:
 
         logsumexp(x)             ->  max(x) and sum(exp(x - max))
-        sum(e / t * v)           ->  sum(e * v) / t     t constant along `axes`, and e no exponential
-                                                        of any size: e * v may overflow
+        sum(e / t * v)           ->  sum(e * v) / t    t constant along `axes`, and e no exponential
+                                                       of any size: e * v may overflow
         sum(where(c, 0, e / t) * v)
                                  ->  sum(where(c, 0, e) * v) / where(c, 1, t)      c and t constant
         sum(where(c, 0, a) * v)  ->  where(c, 0, sum(a * v))       c made of reductions over `axes`

@@ -198,7 +198,8 @@ class Kernel:
         load, offset = self.body[value], self.accesses.loads[value].offset
         if load.guard is None or load.dtype.bits != 16 or offset.coefficient(lane) != 1:
             return False
-        return lane in self.stages.axes[load.guard]
+        axes = self.stages.axes
+        return lane in axes[load.guard] and across in axes[value]  # else it is made before the tile
 
     @property
     def overlaps(self) -> bool:

@@ -111,9 +111,12 @@ def _changed(gm, inputs):
     return gm.forward
 
 
-def test_what_torch_refuses_of_a_part_stays_whole(monkeypatch):
-    refused = {"linear": lambda node, dim, size, part: ((unread.Taken(node.args[0], 1),), {})}
-    monkeypatch.setattr("torchweld.capture.part_rules._RULES", refused)
+@pytest.mark.parametrize("kept", [1, 2], ids=["an argument less", "a part of other rows"])
+def test_what_torch_refuses_of_a_part_or_has_another_shape_stays_whole(kept, monkeypatch):
+    def rule(node, dim, size, part):
+        return (unread.Taken(node.args[0], 2 - kept), *node.args[1:kept]), {}
+
+    monkeypatch.setattr("torchweld.capture.part_rules._RULES", {"linear": rule})
     assert smaller(lambda x: F.linear(x, W)[:, 0] * 2, X) == []
 
 

@@ -57,7 +57,11 @@ def part_call(node: Node, dim: int, part: Part) -> Call | None:
 
 def result_of(node: Node) -> torch.Tensor | None:
     """What a node gives, or the first of several."""
-    value = traced_value(node)
+    return first_tensor(traced_value(node))
+
+
+def first_tensor(value) -> torch.Tensor | None:
+    """`value`, or the first of several."""
     first = value[0] if isinstance(value, (tuple, list)) and value else value
     return first if isinstance(first, torch.Tensor) else None
 
@@ -305,7 +309,7 @@ _MAYBE_SAME = {"float", "half", "bfloat16", "double", "to", "type_as", "contiguo
 PRODUCTS = {"linear", "matmul", "bmm", "scaled_dot_product_attention"}
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_POINTWISE | _MAYBE_SAME, _pointwise),
-    **dict.fromkeys(("sum", "mean", "amax", "amin", "var", "logsumexp"), _reduction),
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "logsumexp"), _reduction),
     **dict.fromkeys(("layer_norm", "rms_norm"), _norm),
     **dict.fromkeys(("softmax", "log_softmax"), _softmax),
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transposed),

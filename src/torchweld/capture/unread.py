@@ -32,6 +32,7 @@ from torchweld.capture.part_rules import (
     Call,
     Part,
     Taken,
+    first_tensor,
     index_of,
     is_one,
     part_call,
@@ -141,7 +142,7 @@ def _useful(nodes: list[Node], demands: dict[Node, _Demand]) -> dict[Node, _Dema
         if demand is None:
             continue
         taken = [t.node for t in taken_in(demand.call)]
-        if any(n in found for n in taken) or (example(node) is not None and _saves(node, demand)):
+        if any(n in found for n in taken) or _saves(node, demand):
             found[node] = demand
     return found
 
@@ -162,7 +163,8 @@ def _saves(node: Node, demand: _Demand) -> bool:
 
 
 def _values(demands: dict[Node, _Demand]) -> dict[Node, object]:
-    """What the smaller calls give, as fake tensors; nothing where torch refuses one of them."""
+    """What the smaller calls give, as fake tensors; nothing where torch refuses one of them, or a
+    result is not of the part's shape."""
     made: dict[Node, object] = {}
 
     def given(argument, part: Part):
@@ -179,8 +181,11 @@ def _values(demands: dict[Node, _Demand]) -> dict[Node, object]:
                 method = node.op == "call_method"
                 call = getattr(args[0], node.target) if method else node.target
                 result = call(*args[method:], **kwargs)
+                wanted = value[demand.part.of(demand.dim)].shape
         except Exception as error:
             logger("capture").debug("rows that nobody reads: %s: %s", node, one_line(error))
+            return {}
+        if str(first_tensor(result).shape) != str(wanted):
             return {}
         made[node] = _in_type(result, value.dtype)
     return made

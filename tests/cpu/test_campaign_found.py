@@ -150,6 +150,11 @@ KERNELS = {
         [(1, 2, 33, 8), (1, 2, 65, 8), Input((1, 2, 65, 4), F32, "plain", "offset")],
         "s = x0 @ x1.mT + 76", "w = s.exp() / s.exp().sum(-1, keepdim=True)", "y = w @ x2",
     ),
+    "exponentials by hand, of which a mask leaves some": program(
+        [(1, 2, 33, 8), (1, 2, 65, 8), Input((1, 2, 65, 4), F32, "plain", "offset")],
+        "e = (x0 @ x1.mT + 76).exp().masked_fill(torch.arange(65) > 40, 0.0)",
+        "y = (e / e.sum(-1, keepdim=True)) @ x2",
+    ),
     "gradients of weights by hand, of which none is large": program(
         [(1, 1, 33, 64), (1, 1, 129, 64), (1, 1, 129, 24)],
         "q = F.rms_norm(x0, x0.shape[-1:])", "s = (q @ x1.mT) * 0.25",

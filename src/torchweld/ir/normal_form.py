@@ -63,27 +63,21 @@ def _splittable(comp: Comp, over: frozenset[str]) -> list[int]:
     with what they are multiplied by: sums of a number of the row would be left. Not of a gradient,
     sum(w * (g - sum(w * g)) * v), whose two parts would be as large as g, and may cancel."""
     axes, found = value_axes(comp.body), []
-    for value in reductions_over(comp.body, over):
+    reductions = reductions_over(comp.body, over)
+    totals = {v for v in reductions if comp.body[v].monoid == "sum"}
+    for value in reductions:
         instr = comp.body[value]
         factors = _factors(comp.body, instr.args[0])[0] if instr.monoid == "sum" else []
         for sides in (f for f in factors if is_op(comp.body, f, ("add", "sub"))):
             weighted = any(axes[f] & over for f in factors if f != sides)
             parts = comp.body[sides].args
-            if any(_has_total(comp.body, part, over) for part in parts):
+            above = [f for part in parts for f in _factors(comp.body, part)[0]]
+            if totals & needed(comp.body, [f for f in above if not axes[f] & over]):
                 continue
             if weighted or all(axes[part] & over for part in parts):
                 found.append(value)
                 break
     return found
-
-
-def _has_total(body: Body, value: Value, over: frozenset[str]) -> bool:
-    """Whether a sum over the axes is a factor of a value; as a divisor it only makes shares."""
-    for factor in _factors(body, value)[0]:
-        behind = needed(body, [factor]) if not value_axes(body)[factor] & over else ()
-        if any(v in reductions_over(body, over) and body[v].monoid == "sum" for v in behind):
-            return True
-    return False
 
 
 def _rewritten(comp: Comp, over: frozenset[str], split: frozenset[int]) -> Comp:
@@ -229,6 +223,8 @@ class _Writer:
         instr = self.body[value]
         if isinstance(instr, Cast):
             return self._is_free(instr.arg)
+        if is_op(self.body, value, ("where",)):
+            return any(map(self._is_free, instr.args[1:]))
         if not isinstance(instr, Op) or instr.name != "exp" or not self._varies(value):
             return False
         if not is_op(self.body, instr.args[0], ("sub",)):

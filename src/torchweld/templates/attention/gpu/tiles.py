@@ -30,7 +30,7 @@ from torchweld.ir.nodes import (
     Op,
     Reduce,
     Value,
-    operands,
+    needed,
 )
 from torchweld.ir.size import Size, product
 from torchweld.ir.substitute import with_operands
@@ -199,12 +199,9 @@ class Face(Kernel):
     def _may_be_large(self, value: Value) -> bool:
         """Whether what is read, or a constant, is added to products. Products themselves are not
         meant: of so large ones a softmax has one key alone."""
-        instr = self.body[value]
-        if isinstance(instr, Load):
-            return instr.dtype.is_float
-        if isinstance(instr, Const):
-            return instr.dtype.is_float and _LARGE < abs(instr.value) < math.inf
-        return not isinstance(instr, Reduce) and any(map(self._may_be_large, operands(instr)))
+        products = {v for v, i in enumerate(self.body) if isinstance(i, Reduce)}
+        behind = (self.body[v] for v in needed(self.body, [value], products))
+        return any(map(_is_large, behind))
 
     def scaled(self, value: Value) -> tuple[str, float]:
         """x and c > 0 where a value is x * c; itself and 1 where it is no such product."""
@@ -215,6 +212,13 @@ class Face(Kernel):
                 if isinstance(factor, Const) and 0 < factor.value < math.inf:
                     return self.value(x), float(factor.value)
         return self.value(value), 1.0
+
+
+def _is_large(instr: Instr) -> bool:
+    """Whether an instruction gives numbers of any size, or a large one."""
+    if isinstance(instr, Const):
+        return instr.dtype.is_float and _LARGE < abs(instr.value) < math.inf
+    return isinstance(instr, Load) and instr.dtype.is_float
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,14 @@ CPU)."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from torchweld.capture import torch_private
 
 aten = torch.ops.aten
+_core = cache(torch_private.core_decompositions)
 
 
 def _on_one_device(op):
@@ -16,7 +19,7 @@ def _on_one_device(op):
         kind = torch.device(device or "cpu").type
         if any(isinstance(a, torch.Tensor) and a.device.type != kind for a in args):
             return NotImplemented
-        return torch_private.core_decompositions()[op](*args, device=device, **kwargs)
+        return _core()[op](*args, device=device, **kwargs)
 
     return spaced
 

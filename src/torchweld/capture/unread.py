@@ -114,7 +114,8 @@ def _read(user: Node, node: Node, demands: dict[Node, _Demand]) -> tuple[int, Pa
     """What a user reads of `node`; None for all of it, or for what is not known."""
     demand = demands.get(user)
     if demand is None:
-        return None if _is_returned(user) else _selected(user)
+        selected = _selected(user)
+        return None if selected is None or _is_returned(user) else selected
     whole: list[Node] = []
     map_arg(demand.call, whole.append)
     dims = {t.dim for t in taken_in(demand.call) if t.node is node}

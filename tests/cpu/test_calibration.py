@@ -166,6 +166,14 @@ def test_a_thread_that_waits_for_a_processor_is_seen(monkeypatch):
     assert waited > gemm._MOST_WAITING
 
 
+def test_a_slow_moment_slows_all_ways_of_a_round_alike():
+    """The machine is twice as slow in two rounds of three, and recovers within the first."""
+    taken = gemm.taken_s({"aten": [2.0, 1.0, 2.0, 2.0, 1.0], "own": [1.0, 1.0, 2.0, 2.0, 1.0]})
+    assert taken == {"aten": 1.0, "own": 1.0}
+    taken = gemm.taken_s({"aten": [1.0, 2.0, 2.0, 2.0, 2.0], "own": [1.8, 1.8, 1.8, 1.8, 1.8]})
+    assert taken == {"aten": 1.0, "own": 0.9}
+
+
 def test_a_quota_is_what_there_is_to_measure(monkeypatch, tmp_path):
     quota = tmp_path / "cpu.max"
     monkeypatch.setattr(waiting, "_QUOTA", quota)

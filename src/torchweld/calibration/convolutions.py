@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from torchweld.calibration.gemm import disturbance, drawn, measured_once, timed
+from torchweld.calibration.gemm import disturbance, drawn, measured_once, taken_s, timed
 from torchweld.calibration.waiting import Moment, waiting_share
 from torchweld.core import dtypes
 from torchweld.core.logs import logger
@@ -81,8 +81,8 @@ def _measured(target: Target, options: Options) -> Rates | None:
             if why:
                 logger("calibration").info("busy: %s", why)
                 return None
-            for way, seconds in times.items():
-                rates[f"{kind} {way}"].append(_rate(way, min(seconds), graph, target))
+            for way, seconds in taken_s(times).items():
+                rates[f"{kind} {way}"].append(_rate(way, seconds, graph, target))
     logger("calibration").info("%.2f s: %s", time.perf_counter() - start, rates)
     return {way: tuple(found) for way, found in rates.items()}
 

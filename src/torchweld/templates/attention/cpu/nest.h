@@ -44,7 +44,7 @@ static __attribute__((noinline)) void tw_rows(int64_t depth, const float* a, int
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) __builtin_prefetch(b + TW_AHEAD / (V * TW_WIDTH) * b_row + v * TW_WIDTH);
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) columns[v] = tw_read(b + v * TW_WIDTH);
+    for (int v = 0; v < V; ++v) tw_keep(columns[v] = tw_read(b + v * TW_WIDTH));
 #pragma GCC unroll 8
     for (int i = 0; i < TW_ROWS; ++i) {
       const float factor = i < 3 ? a[i * a_row + k] : a3[(i - 3) * a_row + k];

@@ -229,7 +229,7 @@ static void tw_sums(const tw_convolution& a, const float* x, tw_weights weights,
       else
         for (int64_t o = 0; o < results; o += TW_GROUP)
           tw_tiles<true>(pixels[p].vectors, depth, packed + o / TW_BLOCK * TW_BLOCK * depth + o % TW_BLOCK, TW_BLOCK,
-                         panel, to + o * TW_PANEL, TW_PANEL, channel == 0, {panel, 0, panel, 0});
+                         panel, to + o * TW_PANEL, TW_PANEL, channel == 0, {panel, 0});
     }
     x += channels * a.x_channel, weights.first += channels * weights.channel;
   }
@@ -444,7 +444,7 @@ static __attribute__((noinline)) void tw_tile_at(int64_t depth, const float* r, 
   for (int64_t k = 0; k < depth; ++k) {
     tw_vector columns[TW_VECTORS];
 #pragma GCC unroll 3
-    for (int v = 0; v < TW_VECTORS; ++v) columns[v] = tw_read(q + at[k] + v * TW_WIDTH);
+    for (int v = 0; v < TW_VECTORS; ++v) tw_keep(columns[v] = tw_read(q + at[k] + v * TW_WIDTH));
 #pragma GCC unroll 8
     for (int i = 0; i < TW_GROUP; ++i)
 #pragma GCC unroll 3

@@ -10,8 +10,8 @@
 //       finish(rows, columns, C)           after the last stretch: what the caller does with the sums
 //
 // A panel's terms stay in L1 while all rows of a chunk pass by; the rows' terms and C stay in L2, of
-// which C takes a quarter. TW_CACHE: bytes of a core's L2. While a tile is worked on, a share of the
-// next panel is fetched into L2, and of the next terms of rows that are read in place.
+// which C takes an eighth. TW_CACHE: bytes of a core's L2. While a tile is worked on, a share of the next panel is
+// fetched into L2.
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
 #if defined(__AVX512F__)
@@ -27,8 +27,8 @@
 enum {
   TW_VECTORS = 3, TW_PANEL = TW_VECTORS * TW_WIDTH, TW_DEPTH = 192,
   TW_BLOCK = TW_WIDTH < TW_GROUP ? TW_GROUP : TW_WIDTH,  // rows that are packed side by side
-  TW_ROWS = 256, TW_MOST = 16 * 48 * TW_ROWS, TW_LEAST = TW_MOST / 8, TW_QUARTER = TW_CACHE / 4 / sizeof(float),
-  TW_SUMS = TW_QUARTER < TW_LEAST ? TW_LEAST : TW_QUARTER < TW_MOST ? TW_QUARTER : TW_MOST,  // of C in a chunk
+  TW_ROWS = 256, TW_MOST = 16 * 48 * TW_ROWS, TW_LEAST = TW_MOST / 8, TW_EIGHTH = TW_CACHE / 8 / sizeof(float),
+  TW_SUMS = TW_EIGHTH < TW_LEAST ? TW_LEAST : TW_EIGHTH < TW_MOST ? TW_EIGHTH : TW_MOST,  // of C in a chunk
   TW_CHUNK = 64, TW_COLUMNS = 384,  // the most rows that finish takes, and columns of few rows
   TW_FEWEST = 96                    // rows of a thread below which columns are shared instead
 };
@@ -77,9 +77,8 @@ template <class R, class Q> struct tw_product {
   float* sums;                                // rows * block elements; unused if stretch is the depth
 };
 
-// What is fetched into L2 while a tile is worked on: for each term `step` elements of a panel, and one
-// of GROUP rows, each in its turn.
-struct tw_ahead { const float *panel; int64_t step; const float* rows; int64_t row; };
+// What is fetched into L2 while a tile is worked on: for each term `step` elements of a panel.
+struct tw_ahead { const float* panel; int64_t step; };
 // GROUP rows by V vectors of columns. Rows `r_row` apart (r_depth 1), or packed as [k][r_row].
 template <int V, bool PACKED>
 static __attribute__((noinline)) void tw_tile(int64_t depth, const float* r, int64_t r_row, const float* q, float* c,
@@ -93,9 +92,8 @@ static __attribute__((noinline)) void tw_tile(int64_t depth, const float* r, int
   for (int64_t k = 0; k < depth; ++k) {
     tw_vector columns[V];
     __builtin_prefetch(next.panel + k * next.step, 0, 2);
-    if (!PACKED) __builtin_prefetch(next.rows + k + k % TW_GROUP * next.row, 0, 2);
 #pragma GCC unroll 3
-    for (int v = 0; v < V; ++v) columns[v] = tw_read(q + (k * V + v) * TW_WIDTH);
+    for (int v = 0; v < V; ++v) tw_keep(columns[v] = tw_read(q + (k * V + v) * TW_WIDTH));
 #pragma GCC unroll 8
     for (int i = 0; i < TW_GROUP; ++i) {
       const float* row = i < 3 ? r + i * r_row : i < 6 ? r3 + (i - 3) * r_row : r6 + (i - 6) * r_row;
@@ -165,13 +163,13 @@ static void tw_pack(const tw_product<R, Q>& a, int64_t column, int64_t columns, 
 // Rows, in place or packed, times one panel.
 template <bool PACKED>
 static void tw_sweep(int64_t rows, int64_t columns, int64_t depth, const float* r, int64_t r_row, const float* q,
-                     float* c, int64_t c_row, bool first, const float* panel, bool ahead) {
+                     float* c, int64_t c_row, bool first, const float* panel) {
   int vectors = columns < TW_PANEL ? (columns + TW_WIDTH - 1) / TW_WIDTH : TW_VECTORS;
   int64_t each = rows ? TW_GROUP * TW_PANEL / rows : 0;  // of the next panel, for each term of a tile
   for (int64_t i = 0; i < rows; i += TW_GROUP) {
     const float* at = r + (PACKED ? i / TW_BLOCK * TW_BLOCK * TW_DEPTH + i % TW_BLOCK : i * r_row);
     tw_tiles<PACKED>(vectors, depth, at, PACKED ? TW_BLOCK : r_row, q, c + i * c_row, c_row, first,
-                     {panel + i / TW_GROUP * each * depth, each, ahead ? at + TW_DEPTH : at, ahead ? r_row : 0});
+                     {panel + i / TW_GROUP * each * depth, each});
   }
 }
 
@@ -194,9 +192,8 @@ static void tw_chunk(const tw_product<R, Q>& a, tw_range rows, tw_range columns,
       const float* q = a.packed + p * stretch + at * ((width + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH);
       const float* next = p + TW_PANEL < columns.end ? q + TW_PANEL * stretch : q + TW_PANEL * depth;
       float* to = c + p - columns.from;
-      bool begins = p == columns.from;  // rows need be fetched once
-      tw_sweep<false>(in_place, width, depth, (const float*)r, a.r_row, q, to, c_row, k == 0, next, begins);
-      tw_sweep<true>(count - in_place, width, depth, packed, 0, q, to + in_place * c_row, c_row, k == 0, next, false);
+      tw_sweep<false>(in_place, width, depth, (const float*)r, a.r_row, q, to, c_row, k == 0, next);
+      tw_sweep<true>(count - in_place, width, depth, packed, 0, q, to + in_place * c_row, c_row, k == 0, next);
     }
   }
 }
@@ -216,6 +213,15 @@ TW void tw_meet(int64_t parts) {
   }
 }
 
+// work(0 .. count - 1), by whoever is free, and all meet: some cores are slower, or others take them for a while.
+template <class Work> TW void tw_each(int64_t count, int64_t parts, Work work) {
+  if (parts == 1)
+    for (int64_t n = 0; n < count; ++n) work(n);
+  else
+#pragma omp for schedule(dynamic)
+    for (int64_t n = 0; n < count; ++n) work(n);
+}
+
 // finish(row, rows, column, columns, c, c_row); pack as tw_pack. Called by all threads of a region, or, with
 // `parts` of one, by any of them.
 template <class R, class Q, class Finish, class Pack>
@@ -223,23 +229,20 @@ static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, F
   alignas(64) float local[TW_SUMS];
   int64_t most = tw_least(TW_ROWS, TW_SUMS / a.block / TW_BLOCK * TW_BLOCK);  // rows
   for (int64_t column = 0; column < a.columns; column += a.block) {
-    int64_t columns = tw_least(a.block, a.columns - column), k = 0;
-    int64_t across = tw_across(a.rows, columns, parts);
-    tw_range mine = tw_share(a.rows, TW_GROUP, tid / across, parts / across);
-    tw_range side = tw_share(columns, TW_PANEL, tid % across, across);
-    int64_t count = mine.end - mine.from, width = side.end - side.from, chunks = width ? (count + most - 1) / most : 0;
+    int64_t columns = tw_least(a.block, a.columns - column), across = tw_across(a.rows, columns, parts), k = 0;
+    int64_t along = parts / across, chunks = (a.rows + along * most - 1) / (along * most) * along;
     do {
       int64_t stretch = tw_least(a.stretch, a.depth - k);
       pack(a, column, columns, k, stretch, tid, parts);
       tw_meet(parts);
-      for (int64_t n = 0; n < chunks; ++n) {
-        tw_range some = tw_share(count, TW_BLOCK, n, chunks), rows = {mine.from + some.from, mine.from + some.end};
+      tw_each(chunks * across, parts, [&](int64_t n) {
+        tw_range rows = tw_share(a.rows, TW_GROUP, n / across, chunks), side = tw_share(columns, TW_PANEL, n % across, across);
         float* c = a.depth <= a.stretch ? local : a.sums + rows.from * a.block + side.from;
         tw_chunk(a, rows, side, k, stretch, c, a.block);
         for (int64_t i = rows.from; i < rows.end && k + stretch == a.depth; i += TW_CHUNK)
-          finish(i, tw_least(TW_CHUNK, rows.end - i), column + side.from, width, c + (i - rows.from) * a.block, a.block);
-      }
-      tw_meet(parts);
+          finish(i, tw_least(TW_CHUNK, rows.end - i), column + side.from, side.end - side.from,
+                 c + (i - rows.from) * a.block, a.block);
+      });
     } while ((k += a.stretch) < a.depth);
   }
 }

@@ -120,7 +120,7 @@ def test_rates_are_measured_once_and_kept(empty_cache, patient, monkeypatch):
     assert gemm.measured_rates(CPU, empty_cache) == found
 
 
-@pytest.mark.skipif("avx512" not in CPU.features, reason="no convolutions of our own")
+@pytest.mark.skipif("avx2" not in CPU.features, reason="no convolutions of our own")
 def test_rates_of_convolutions_are_measured_once_and_kept(empty_cache, patient, monkeypatch):
     monkeypatch.setattr(convolutions, "_SECONDS", 600.0)
     monkeypatch.setattr(convolutions, "waiting_share", lambda since: 0.0)

@@ -17,7 +17,9 @@ from torchweld.targets.find import target_of
 from torchweld.targets.rates import favouring_convolutions
 from torchweld.templates.conv.cpu.schedule import cpu_convolution
 
-OWN = replace(target_of("cpu"), rates=favouring_convolutions("own"))
+OWN = replace(
+    target_of("cpu"), features=("avx2", "avx512"), rates=favouring_convolutions("own")
+)
 
 CALL = """
 graph one {{

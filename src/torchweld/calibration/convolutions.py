@@ -30,32 +30,35 @@ from torchweld.templates.conv.price import around_s, work_of
 from torchweld.templates.generate import generate_all, kernels_of
 
 _SECONDS = 3.0
+_ROUNDS, _IMAGES = 11, 4
 _NAME = "convolution rates"
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A square window of `points` that moves in steps of `stride` over a square image."""
+    """A square window of `points` that moves in steps of `stride` over a square image with
+    `padding`."""
 
     points: int
     channels: int
     results: int
     side: int
     stride: int
+    padding: int
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         window = math.isqrt(self.points)
-        made = (self.side - window) // self.stride + 1
-        return {"x": (1, self.channels, self.side, self.side),
+        made = (self.side + 2 * self.padding - window) // self.stride + 1
+        return {"x": (_IMAGES, self.channels, self.side, self.side),
                 "w": (self.results, self.channels, window, window), "b": (self.results,),
-                "y": (1, self.results, made, made)}  # fmt: skip
+                "y": (_IMAGES, self.results, made, made)}  # fmt: skip
 
 
 _SAMPLES = {
-    "channels": (_Sample(9, 64, 64, 30, 1), _Sample(49, 32, 32, 34, 1)),
-    "colours": (_Sample(49, 3, 32, 117, 2), _Sample(121, 3, 32, 73, 2)),
-    "steps": (_Sample(16, 16, 64, 112, 4), _Sample(121, 3, 64, 115, 4)),
+    "channels": (_Sample(9, 64, 64, 28, 1, 1), _Sample(49, 32, 32, 28, 1, 3)),
+    "colours": (_Sample(49, 3, 32, 112, 2, 3), _Sample(121, 3, 32, 64, 2, 5)),
+    "steps": (_Sample(16, 16, 64, 112, 4, 0), _Sample(121, 3, 64, 112, 4, 2)),
 }
 
 
@@ -74,7 +77,7 @@ def _measured(target: Target, options: Options) -> Rates | None:
     for kind, of_kind in samples.items():
         for (graph, ways), sample in zip(of_kind, _SAMPLES[kind]):
             before, x = Moment.now(), drawn(*sample.shapes["x"])
-            times = timed(ways, x)
+            times = timed(ways, x, _ROUNDS)
             why = disturbance(times, waiting_share(before))
             if time.perf_counter() - start > _SECONDS:
                 why = f"more than {_SECONDS:g} s"
@@ -107,7 +110,7 @@ def _ways(
     own = load(made, generate_all(kernels_of(made, target)), {}, options)
     weight, bias = (drawn(*sample.shapes[name]) for name in "wb")
     return graph, {
-        "aten": lambda x: F.conv2d(x, weight, bias, sample.stride),
+        "aten": lambda x: F.conv2d(x, weight, bias, sample.stride, sample.padding),
         "own": lambda x: own([x, weight, bias]),
     }
 
@@ -117,8 +120,8 @@ def _call(sample: _Sample) -> Graph:
         n: Buffer(n, s, dtypes.f32, tuple(math.prod(s[k + 1 :]) for k in range(len(s))))
         for n, s in sample.shapes.items()
     }
-    step, zero, one = (sample.stride,) * 2, (0, 0), (1, 1)
+    step, padding = (sample.stride,) * 2, (sample.padding,) * 2
     given = tuple(buffers[name].view for name in "xwb")
     call = Extern("convolution", "aten.convolution.default",
-                  (*given, step, zero, one, False, zero, 1), (), ("y",))  # fmt: skip
+                  (*given, step, padding, (1, 1), False, (0, 0), 1), (), ("y",))  # fmt: skip
     return Graph("calibration", (), buffers, (call,), ("x", "w", "b"), (buffers["y"].view,))

@@ -39,7 +39,7 @@ COLUMNS, DEPTH = 3072, 768  # of the weight: 9 MB, which a core's own cache does
 _FEW = 4  # rows for which there is a kernel of its own
 _SECONDS = 3.0
 _ROUNDS = 7
-_MOST_SPREAD = 1.25  # median over best of the longest calls: beyond, something disturbed them
+_MOST_SPREAD = 1.25  # of what is kept of the longest calls: beyond, something disturbed them
 _MOST_WAITING = 0.05  # of that time, for a processor: beyond, others had the processors
 _AGAIN_S = 60.0  # after a rejection
 
@@ -111,13 +111,18 @@ def _measured(target: Target, options: Options) -> Rates | None:
 
 
 def disturbance(times: Mapping[str, list[float]], waiting: float) -> str | None:
-    """What shows that the longest calls had not all processors to themselves."""
+    """What shows that the longest calls had not all processors to themselves. Where there are
+    several ways, what slowed all of them is no matter (`taken_s`)."""
     if waiting > _MOST_WAITING:
         return f"a thread waited {waiting:.0%} of the time for a processor"
-    for way, seconds in times.items():
-        best, median = min(seconds), statistics.median(seconds)
-        if median > _MOST_SPREAD * best:
-            return f"{way} takes {best:.4f} to {median:.4f} s"
+    first, *others = times
+    if not others:
+        best, median = min(times[first]), statistics.median(times[first])
+        return f"{best:.4f} to {median:.4f} s" if median > _MOST_SPREAD * best else None
+    for way in others:
+        low, _, high = statistics.quantiles(_ratios(times, way), n=4, method="inclusive")
+        if high > _MOST_SPREAD * low:
+            return f"{way} takes {low:.2f} to {high:.2f} times as long as {first}"
     return None
 
 
@@ -125,12 +130,13 @@ def taken_s(times: Mapping[str, list[float]]) -> dict[str, float]:
     """Seconds of each way: of the first its shortest call, of the others that times the median over
     the rounds of how many times as long they took. What slows the machine for a while slows the
     ways of a round alike: the ratio of shortest calls varied by 28 % there, this by 10."""
-    first = next(iter(times.values()))
-    best = min(first)
-    return {
-        way: best * statistics.median(s / f for s, f in zip(seconds, first))
-        for way, seconds in times.items()
-    }
+    best = min(next(iter(times.values())))
+    return {way: best * statistics.median(_ratios(times, way)) for way in times}
+
+
+def _ratios(times: Mapping[str, list[float]], way: str) -> list[float]:
+    """How many times as long as the first way it took, in each round."""
+    return [s / f for s, f in zip(times[way], next(iter(times.values())))]
 
 
 def drawn(*sizes: int) -> torch.Tensor:
@@ -171,10 +177,12 @@ def _layer(rows: Size) -> Graph:
     return Graph("calibration", symbols, buffers, (call,), ("x", "w", "b"), (buffers["y"].view,))
 
 
-def timed(ways: Mapping[str, Call], x: torch.Tensor) -> dict[str, list[float]]:
+def timed(
+    ways: Mapping[str, Call], x: torch.Tensor, rounds: int = _ROUNDS
+) -> dict[str, list[float]]:
     """Seconds of each way, in turn: what disturbs the machine for a while disturbs them alike."""
     times: dict[str, list[float]] = {way: [] for way in ways}
-    for turn in range(_ROUNDS + 1):
+    for turn in range(rounds + 1):
         for way, call in ways.items():
             start = time.perf_counter()
             call(x)

@@ -23,7 +23,7 @@ def calibrated(target: Target, graph: Graph, options: Options) -> Target:
     if not _is_measured(target, options):
         return target
     target = with_rates(target, _of_products(graph), options)
-    if "avx512" not in target.features or not _has_convolution(graph):
+    if "avx2" not in target.features or not _has_convolution(graph):
         return target
     found = measured_convolutions(target, options) or {}
     return replace(target, rates={**target.rates, **found})

@@ -24,7 +24,7 @@ def calibrate(renew: bool, json_path: Path | None) -> None:
     EnvironmentProblem if other work takes the processor's time."""
     options, target = Options(), target_of("cpu")
     rates = measured_rates(target, options, renew)
-    if renew and "avx512" in target.features:
+    if renew and "avx2" in target.features:
         measured_convolutions(target, options, renew)
     if rates is None:
         why = "the machine is busy, or no kernel compiles here"

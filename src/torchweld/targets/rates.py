@@ -46,6 +46,12 @@ _AMD: Rates = {
     "float32 onednn": (3 * _G, 6 * _G, 26 * _G, 70 * _G, 95 * _G, 100 * _G),
     "float32 own": (3 * _G, 9 * _G, 45 * _G, 100 * _G, 122 * _G, 125 * _G),
 }
+# One of two threads of a Zen 3 that others share, 2026-11-28.
+_AMD_AVX2: Rates = {
+    "float32 aten": (3 * _G, 5 * _G, 14 * _G, 24 * _G, 35 * _G, 41 * _G),
+    "float32 onednn": (3 * _G, 6.5 * _G, 17 * _G, 31 * _G, 38 * _G, 38 * _G),
+    "float32 own": (2.3 * _G, 12 * _G, 25 * _G, 38 * _G, 40 * _G, 43 * _G),
+}
 _OTHER: Rates = {
     "float32 aten": (3 * _G, 6 * _G, 18 * _G, 28 * _G, 30 * _G, 30 * _G),
     "float32 onednn": (3 * _G, 6 * _G, 18 * _G, 27 * _G, 29 * _G, 29 * _G),
@@ -63,17 +69,26 @@ _AMD_CONVOLUTIONS: Rates = {
     "colours aten": (90 * _G, 105 * _G), "colours own": (100 * _G, 70 * _G),
     "steps aten": (100 * _G, 100 * _G), "steps own": (60 * _G, 60 * _G),
 }  # fmt: skip
+_AMD_AVX2_CONVOLUTIONS: Rates = {
+    "channels aten": (32 * _G, 38 * _G), "channels own": (30 * _G, 28 * _G),
+    "colours aten": (32 * _G, 13 * _G), "colours own": (20 * _G, 20 * _G),
+    "steps aten": (21 * _G, 17 * _G), "steps own": (16 * _G, 19 * _G),
+}  # fmt: skip
 _BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # as Linux names the instructions
-_BY_VENDOR = {"GenuineIntel": _INTEL, "AuthenticAMD": _AMD}
+_BY_PROCESSOR = {
+    ("GenuineIntel", True): {**_INTEL, **_INTEL_CONVOLUTIONS},
+    ("AuthenticAMD", True): {**_AMD, **_AMD_CONVOLUTIONS},
+    ("AuthenticAMD", False): {**_AMD_AVX2, **_AMD_AVX2_CONVOLUTIONS},
+}  # by vendor, and whether it has AVX-512
 
 
 @cache
 def prior_rates(threads: int) -> Rates:
     """What is assumed of this machine's processor until it is measured."""
-    vendor = _of_processor("vendor_id")
-    known = {**_BY_VENDOR.get(vendor, _OTHER), **_INTEL_CONVOLUTIONS}
-    known |= _AMD_CONVOLUTIONS if vendor == "AuthenticAMD" else {}
-    if _BFLOAT16 & set(_of_processor("flags").split()):
+    flags = set(_of_processor("flags").split())
+    kind = _of_processor("vendor_id"), "avx512f" in flags
+    known = dict(_BY_PROCESSOR.get(kind, {**_OTHER, **_AMD_AVX2_CONVOLUTIONS}))
+    if _BFLOAT16 & flags:
         known["bfloat16 aten"] = tuple(2 * rate for rate in known["float32 own"])
     return {way: tuple(r * threads for r in rates) for way, rates in known.items()}
 

@@ -23,8 +23,8 @@ struct tw_weight_sums {
   int64_t result_row, result_channel, result_plane, result_h, result_w;  // strides
   tw_side d, h, w;
 };
-// Vectors of the image in a unit: 128 KB; vectors of sums in registers; terms of a chain.
-enum { TW_UNIT = 2048, TW_SUMS_IN_REGISTERS = 28, TW_TERMS = 64 };
+// Vectors of the image in a unit: 128 KB; vectors of sums in registers, of which AVX-512 has 32; terms of a chain.
+enum { TW_UNIT = 2048, TW_SUMS_IN_REGISTERS = TW_WIDTH == 16 ? 28 : 14, TW_TERMS = 64 };
 
 // `across`, `shares`: threads that share the blocks, and the units. `sums`: vectors of a block.
 struct tw_units {

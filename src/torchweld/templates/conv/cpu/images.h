@@ -58,6 +58,26 @@ TW tw_vector tw_strided(const float* p, int64_t stride, uint32_t mask, tw_vector
   tw_order order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return (tw_vector)__builtin_ia32_gathersiv16sf(v, p, order * (int32_t)stride, mask, 4);
 }
+TW tw_vector tw_evens(tw_vector low, tw_vector high) {
+  return __builtin_shuffle(low, high, (tw_order){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+}
+#elif defined(__AVX2__) && defined(__BMI2__)
+TW tw_order tw_lanes_in(uint32_t mask) {
+  return ((tw_order){1, 2, 4, 8, 16, 32, 64, 128} & (int32_t)mask) != 0;
+}
+TW tw_vector tw_masked(const float* p, uint32_t mask, tw_vector v) {
+  tw_order lanes = tw_lanes_in(mask);
+  return lanes ? (tw_vector)__builtin_ia32_maskloadps256((const tw_vector*)p, lanes) : v;
+}
+TW tw_vector tw_strided(const float* p, int64_t stride, uint32_t mask, tw_vector v) {
+  tw_order order = {0, 1, 2, 3, 4, 5, 6, 7};
+  return (tw_vector)__builtin_ia32_gathersiv8sf(v, p, order * (int32_t)stride, (tw_vector)tw_lanes_in(mask), 4);
+}
+TW tw_vector tw_evens(tw_vector low, tw_vector high) {
+  return __builtin_shuffle(low, high, (tw_order){0, 2, 4, 6, 8, 10, 12, 14});
+}
+#endif
+#if defined(__AVX2__) && defined(__BMI2__)
 template <int STRIDE>
 TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside,
                        tw_vector outside = (tw_vector){}) {
@@ -69,14 +89,13 @@ TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int ru
       low = tw_masked(from, mask, low);
     } else if (STRIDE == 2) {
       uint32_t even = __builtin_ia32_pdep_si(mask, 0x55555555);
-      low = tw_masked(from, even & 0xffff, low);
-      high = tw_masked(from + TW_WIDTH, even >> 16, high);
+      low = tw_masked(from, even & ((1u << TW_WIDTH) - 1), low);
+      high = tw_masked(from + TW_WIDTH, even >> TW_WIDTH, high);
     } else {
       low = tw_strided(from, stride, mask, low);
     }
   }
-  if (STRIDE != 2) return low;
-  return __builtin_shuffle(low, high, (tw_order){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+  return STRIDE == 2 ? tw_evens(low, high) : low;
 }
 #else
 template <int STRIDE>

@@ -54,8 +54,8 @@ print([faults() for _ in range(4)][-1])
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's heap")
 def test_a_first_program_lets_the_heap_keep_what_is_freed():
-    """Also one that is loaded while tensors are fake, as in a call of torch.compile. 40 MB are 10240
-    pages, which the system cleared again each time."""
+    """Also one that is loaded while tensors are fake, as torch.compile does: 40 MB are 10240 pages,
+    which the system cleared again each time."""
     environ = {k: v for k, v in os.environ.items() if "LD_PRELOAD" not in k and "MALLOC" not in k}
     command = [sys.executable, "-c", FAULTS]
     made = subprocess.run(command, env=environ, capture_output=True, text=True)

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import cycle
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,7 @@ from torchweld.targets.target import Target
 from torchweld.templates.generate import generate_all, kernels_of
 
 COLUMNS, DEPTH = 3072, 768  # of the weight: 9 MB, which a core's own cache does not hold
+_MOST_WEIGHTS = 8  # 75 MB
 _FEW = 4  # rows for which there is a kernel of its own
 _SECONDS = 3.0
 _ROUNDS = 7
@@ -145,16 +147,18 @@ def drawn(*sizes: int) -> torch.Tensor:
 
 
 def _calls(target: Target, options: Options) -> dict[str, Call]:
-    """Each way to make x @ weight.T + bias."""
-    weight, bias = drawn(COLUMNS, DEPTH), drawn(COLUMNS)
+    """Each way to make x @ weight.T + bias. Each call takes another weight, which the last-level
+    cache has not, as in a model: oneDNN, which lays it out again, loses most by that."""
+    apart = min(_MOST_WEIGHTS, 2 + target.llc_bytes // (4 * COLUMNS * DEPTH))
+    weights, bias = cycle([drawn(COLUMNS, DEPTH) for _ in range(apart)]), drawn(COLUMNS)
     few, many = (_own(rows, target, options) for rows in (_FEW, symbol("s0")))
 
     def own(x: torch.Tensor) -> object:
-        return (few if x.shape[0] == _FEW else many)([x, weight, bias])
+        return (few if x.shape[0] == _FEW else many)([x, next(weights), bias])
 
-    ways: dict[str, Call] = {"aten": lambda x: F.linear(x, weight, bias)}
+    ways: dict[str, Call] = {"aten": lambda x: F.linear(x, next(weights), bias)}
     if torch.backends.mkldnn.is_available():
-        ways["onednn"] = lambda x: onednn_linear(x, weight, bias, "none", None)
+        ways["onednn"] = lambda x: onednn_linear(x, next(weights), bias, "none", None)
     return {**ways, "own": own}
 
 

@@ -3,7 +3,7 @@
 //
 //   for blocks of columns, for stretches of the depth:
 //     all threads pack that part of Q into panels of [k][PANEL]
-//     for chunks of this thread's rows, and its share of the block's columns:
+//     for chunks of rows and shares of the block's columns, by whichever thread is free:
 //       for DEPTH terms of the stretch:    one chain, added to C: as exact as MKL
 //         pack the rows into blocks of [k][BLOCK], unless they are floats adjacent along the depth
 //         for panels, for GROUPs of rows:  GROUP x PANEL accumulators in registers
@@ -30,7 +30,7 @@ enum {
   TW_ROWS = 256, TW_MOST = 16 * 48 * TW_ROWS, TW_LEAST = TW_MOST / 8, TW_EIGHTH = TW_CACHE / 8 / sizeof(float),
   TW_SUMS = TW_EIGHTH < TW_LEAST ? TW_LEAST : TW_EIGHTH < TW_MOST ? TW_EIGHTH : TW_MOST,  // of C in a chunk
   TW_CHUNK = 64, TW_COLUMNS = 384,  // the most rows that finish takes, and columns of few rows
-  TW_FEWEST = 96                    // rows of a thread below which columns are shared instead
+  TW_FEWEST = 288                   // rows of a thread below which columns are shared instead
 };
 typedef float tw_vector __attribute__((vector_size(4 * TW_WIDTH)));
 typedef float tw_memory __attribute__((vector_size(4 * TW_WIDTH), aligned(4)));

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torchweld.runtime.memory import ALIGNMENT, Lifetime, assign
 
-_SLACK = 0.02  # of the peak: what alignment and gaps between buffers may cost
+_SLACK = 0.02  # of what an arena has at its fullest: what alignment and gaps may cost
 
 
 def fullest(lives: Sequence[Lifetime]) -> int:
@@ -34,7 +34,8 @@ def own_tensors(
     """The fewest of `temporaries`, largest first, that must leave the arena, where `scratch` stays.
     `others`: all else that a call holds, and for how long."""
     bound = fullest((*temporaries, *scratch, *others))
-    allowed = bound + int(_SLACK * bound) + ALIGNMENT * (len(temporaries) + len(scratch))
+    gaps = int(_SLACK * fullest((*temporaries, *scratch)))
+    allowed = bound + gaps + ALIGNMENT * (len(temporaries) + len(scratch))
     ordered = sorted(temporaries, key=lambda v: (-v.bytes, v.first, v.name))
 
     def held(count: int) -> int:

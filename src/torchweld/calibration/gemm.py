@@ -150,7 +150,8 @@ def _calls(target: Target, options: Options) -> dict[str, Call]:
     """Each way to make x @ weight.T + bias. Each call takes another weight, which the last-level
     cache has not, as in a model: oneDNN, which lays it out again, loses most by that."""
     apart = min(_MOST_WEIGHTS, 2 + target.llc_bytes // (4 * COLUMNS * DEPTH))
-    weights, bias = cycle([drawn(COLUMNS, DEPTH) for _ in range(apart)]), drawn(COLUMNS)
+    weight, bias = drawn(COLUMNS, DEPTH), drawn(COLUMNS)
+    weights = cycle([weight.clone() for _ in range(apart)])
     few, many = (_own(rows, target, options) for rows in (_FEW, symbol("s0")))
 
     def own(x: torch.Tensor) -> object:

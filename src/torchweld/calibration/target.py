@@ -14,6 +14,7 @@ from torchweld.core.options import Options
 from torchweld.ir.nodes import Graph
 from torchweld.plan.convolutions import has_two_ways
 from torchweld.targets.target import Target
+from torchweld.templates.conv.price import has_own_convolutions
 from torchweld.templates.gemm.comp import is_product, left_operand
 
 
@@ -23,7 +24,7 @@ def calibrated(target: Target, graph: Graph, options: Options) -> Target:
     if not _is_measured(target, options):
         return target
     target = with_rates(target, _of_products(graph), options)
-    if "avx2" not in target.features or not _has_convolution(graph):
+    if not has_own_convolutions(target) or not _has_convolution(graph):
         return target
     found = measured_convolutions(target, options) or {}
     return replace(target, rates={**target.rates, **found})

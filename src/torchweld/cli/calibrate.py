@@ -17,6 +17,7 @@ from torchweld.core.machine import device_name
 from torchweld.core.options import Options
 from torchweld.targets.find import target_of
 from torchweld.targets.rates import ROWS
+from torchweld.templates.conv.price import has_own_convolutions
 
 
 def calibrate(renew: bool, json_path: Path | None) -> None:
@@ -24,7 +25,7 @@ def calibrate(renew: bool, json_path: Path | None) -> None:
     EnvironmentProblem if other work takes the processor's time."""
     options, target = Options(), target_of("cpu")
     rates = measured_rates(target, options, renew)
-    if renew and "avx2" in target.features:
+    if renew and has_own_convolutions(target):
         measured_convolutions(target, options, renew)
     if rates is None:
         why = "the machine is busy, or no kernel compiles here"

@@ -43,7 +43,13 @@ from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of, convolution_comp, lies_by_pixel
 from torchweld.templates.conv.cpu.schedule import MOST_TAPS, cpu_convolution
 from torchweld.templates.conv.gradient import WeightGradient, weight_gradient
-from torchweld.templates.conv.price import LONG_STEP, convolution_s, knows_convolutions, work_of
+from torchweld.templates.conv.price import (
+    LONG_STEP,
+    convolution_s,
+    has_own_convolutions,
+    knows_convolutions,
+    work_of,
+)
 from torchweld.templates.weight_gradient.comp import weight_gradient_comp
 from torchweld.templates.weight_gradient.schedule import weight_sums
 
@@ -59,7 +65,7 @@ _SURE = 0.05  # of a price: what follows is free in a kernel of ours
 
 def own_convolutions(plan: Plan, table: Target, options: Options) -> Plan:
     """`plan` with convolutions made by kernels of our own where those are faster."""
-    if not options.fuse or "avx2" not in table.features:
+    if not options.fuse or not has_own_convolutions(table):
         return plan
     graph = _with_copies(coarsened(plan.graph, _image_shapes(plan.graph)), table)
     found = {n.name: _convolution_comp(n, graph, table) for n in graph.nodes if call_of(n)}
@@ -130,7 +136,7 @@ def _copied(node: Extern, graph: Graph, table: Target) -> Graph | None:
 def is_own_gradient(node: object, graph: Graph, target: Target) -> bool:
     """Whether the gradient that a node makes of a weight is made faster by a kernel of ours."""
     call = weight_gradient(node)
-    own = call is not None and "avx2" in target.features
+    own = call is not None and has_own_convolutions(target)
     return own and _gradient_refusal(call, graph) is None
 
 
@@ -198,7 +204,7 @@ def _is_better_in_library(call: Call) -> bool:
 
 def is_own(node: Extern, graph: Graph, target: Target) -> bool:
     """Whether a node becomes a kernel of ours, if its operands stay as they are."""
-    if call_of(node) is None or "avx2" not in target.features:
+    if call_of(node) is None or not has_own_convolutions(target):
         return False
     return isinstance(_convolution_comp(node, graph, target), Comp)
 
@@ -207,7 +213,7 @@ def is_always_own(node: object, graph: Graph, target: Target) -> bool:
     """Whether a node is a convolution of float32 images that a kernel of ours makes faster,
     whatever the machine's rates are."""
     call = call_of(node)
-    if call is None or "avx2" not in target.features:
+    if call is None or not has_own_convolutions(target):
         return False
     if graph.buffers[node.outputs[0]].dtype != dtypes.f32 or lies_by_pixel(call.image):
         return False

@@ -54,6 +54,12 @@ def work_of(
     return Work(kind, points, places * call.channels * call.results, padded, laid_out)
 
 
+def has_own_convolutions(target: Target) -> bool:
+    """Whether it has the instructions that kernels of ours are fast with: masked loads, and
+    multiply-adds of eight lanes."""
+    return "avx2" in target.features
+
+
 def knows_convolutions(target: Target) -> bool:
     """Whether its record has rates of them."""
     return "channels own" in target.rates

@@ -113,7 +113,7 @@ def _changed(gm, inputs):
 
 @pytest.mark.parametrize("kept", [1, 2], ids=["an argument less", "a part of other rows"])
 def test_what_torch_refuses_of_a_part_or_has_another_shape_stays_whole(kept, monkeypatch):
-    def rule(node, dim, size, part):
+    def rule(node, dim, part):
         return (unread.Taken(node.args[0], 2 - kept), *node.args[1:kept]), {}
 
     monkeypatch.setattr("torchweld.capture.part_rules._RULES", {"linear": rule})

@@ -39,7 +39,7 @@ class Taken:
 
 
 Call = tuple[tuple, dict]  # args and kwargs, with Taken in the place of operands
-Rule = Callable[[Node, int, int, Part], "Call | None"]  # node, dim, its size in the part, the part
+Rule = Callable[[Node, int, Part], "Call | None"]  # node, dim, the part along it
 
 
 def part_call(node: Node, dim: int, part: Part) -> Call | None:
@@ -49,10 +49,9 @@ def part_call(node: Node, dim: int, part: Part) -> Call | None:
         return None
     if is_one(value.shape[dim]):
         return None
-    size = part.length(value.shape[dim])
-    if size == 0:  # whose gradients eager has, and is none of anything
+    if part.length(value.shape[dim]) == 0:  # whose gradients eager has, and is none of anything
         return None
-    return rule(node, dim, -1 if size is None else size, part)
+    return rule(node, dim, part)
 
 
 def result_of(node: Node) -> torch.Tensor | None:
@@ -96,7 +95,7 @@ def _first(node: Node, dim: int) -> Call | None:
 # -- element by element --
 
 
-def _pointwise(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _pointwise(node: Node, dim: int, part: Part) -> Call | None:
     rank = example(node).dim()
 
     def taken(operand: Node):
@@ -109,7 +108,7 @@ def _pointwise(node: Node, dim: int, size: int, part: Part) -> Call | None:
     return map_arg(node.args, taken), map_arg(dict(node.kwargs), taken)
 
 
-def _dropout(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _dropout(node: Node, dim: int, part: Part) -> Call | None:
     """That which drops something draws a number for each element."""
     drops = _given(node, 2, "training", "train", default=True) is not False
     return None if drops else _first(node, dim)
@@ -118,21 +117,21 @@ def _dropout(node: Node, dim: int, size: int, part: Part) -> Call | None:
 # -- products --
 
 
-def _linear(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _linear(node: Node, dim: int, part: Part) -> Call | None:
     return _first(node, dim) if dim < example(node).dim() - 1 else None
 
 
-def _matmul(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _matmul(node: Node, dim: int, part: Part) -> Call | None:
     left, right = (example(a) for a in node.args[:2]) if len(node.args) == 2 else (None, None)
     rank = example(node).dim()
     if node.kwargs or left is None or right is None or min(left.dim(), right.dim()) < 2:
         return None
     if dim == rank - 2:
         return _first(node, left.dim() - 2)
-    return _pointwise(node, dim, size, part) if dim < rank - 2 else None
+    return _pointwise(node, dim, part) if dim < rank - 2 else None
 
 
-def _attention(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _attention(node: Node, dim: int, part: Part) -> Call | None:
     """Some queries; of those whose keys are cut off behind them, the last one, which sees all."""
     given = attention.arguments(node)
     query, key, mask = (example(given.get(n)) for n in ("query", "key", "attn_mask"))
@@ -151,18 +150,18 @@ def _attention(node: Node, dim: int, size: int, part: Part) -> Call | None:
 # -- along a row --
 
 
-def _norm(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _norm(node: Node, dim: int, part: Part) -> Call | None:
     shape = _given(node, 1, "normalized_shape")
     inner = len(shape) if isinstance(shape, (tuple, list, torch.Size)) else 1
     return _first(node, dim) if dim < example(node).dim() - inner else None
 
 
-def _softmax(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _softmax(node: Node, dim: int, part: Part) -> Call | None:
     along, rank = _given(node, 1, "dim"), example(node).dim()
     return _first(node, dim) if type(along) is int and along % rank != dim else None
 
 
-def _reduction(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _reduction(node: Node, dim: int, part: Part) -> Call | None:
     dims, x = _given(node, 1, "dim", "axis"), example(node.args[0]) if node.args else None
     dims = [dims] if type(dims) is int else dims
     if x is None or not isinstance(dims, (tuple, list)) or not all(type(d) is int for d in dims):
@@ -176,7 +175,7 @@ def _reduction(node: Node, dim: int, size: int, part: Part) -> Call | None:
 # -- views --
 
 
-def _transposed(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _transposed(node: Node, dim: int, part: Part) -> Call | None:
     rank = example(node).dim()
     if len(node.args) != 3 or not all(type(a) is int for a in node.args[1:]):
         return None
@@ -184,7 +183,7 @@ def _transposed(node: Node, dim: int, size: int, part: Part) -> Call | None:
     return _first(node, {a: b, b: a}.get(dim, dim))
 
 
-def _permuted(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _permuted(node: Node, dim: int, part: Part) -> Call | None:
     dims = _sizes(node)
     return _first(node, dims[dim] % len(dims)) if dims else None
 
@@ -197,21 +196,21 @@ def _sizes(node: Node) -> list | None:
     return list(listed) if all(isinstance(n, (int, Node)) for n in listed) else None
 
 
-def _reshaped(node: Node, dim: int, size: int, part: Part) -> Call | None:
-    place, sizes = _kept(node, dim), _sizes(node)
-    if place is None or sizes is None or size < 0:
+def _reshaped(node: Node, dim: int, part: Part) -> Call | None:
+    place, sizes, size = _kept(node, dim), _sizes(node), part.length(example(node).shape[dim])
+    if place is None or sizes is None or size is None:
         return None
     sizes[dim] = size
     return (Taken(node.args[0], place), tuple(sizes)), {}
 
 
-def _flattened(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _flattened(node: Node, dim: int, part: Part) -> Call | None:
     """Other dimensions are put together."""
     place = _kept(node, dim)
     return None if place is None else _first(node, place)
 
 
-def _unflattened(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _unflattened(node: Node, dim: int, part: Part) -> Call | None:
     """Another dimension is taken apart."""
     at, sizes = _given(node, 1, "dim"), _given(node, 2, "sizes")
     if type(at) is not int or not isinstance(sizes, (tuple, list)):
@@ -240,12 +239,12 @@ def _equal_products(a: Sequence, b: Sequence) -> bool:
     return torch.Size(a).numel() == torch.Size(b).numel() if fixed else _same(a, b)
 
 
-def _unsqueezed(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _unsqueezed(node: Node, dim: int, part: Part) -> Call | None:
     at, rank = _given(node, 1, "dim"), example(node).dim()
     return _first(node, dim - (at % rank < dim)) if type(at) is int and at % rank != dim else None
 
 
-def _indexed(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _indexed(node: Node, dim: int, part: Part) -> Call | None:
     """A part along other dimensions, or one of several results."""
     whole = traced_value(node.args[0])
     if isinstance(whole, (tuple, list)):
@@ -280,17 +279,17 @@ def _is_plain(index) -> bool:
     return all(n is None or type(n) is int for n in (index.start, index.stop))
 
 
-def _pieces(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _pieces(node: Node, dim: int, part: Part) -> Call | None:
     along, rank = _given(node, 2, "dim", default=0), result_of(node).dim()
     return _first(node, dim) if type(along) is int and along % rank != dim else None
 
 
-def _unbound(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _unbound(node: Node, dim: int, part: Part) -> Call | None:
     along, rank = _given(node, 1, "dim", default=0), result_of(node).dim() + 1
     return _first(node, dim + (along % rank <= dim)) if type(along) is int else None
 
 
-def _joined(node: Node, dim: int, size: int, part: Part) -> Call | None:
+def _joined(node: Node, dim: int, part: Part) -> Call | None:
     along, rank = _given(node, 1, "dim", default=0), example(node).dim()
     if type(along) is not int or along % rank == dim or not node.args:
         return None

@@ -14,7 +14,7 @@ channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.ir.affine import Affine
@@ -42,34 +42,22 @@ _FEW = 16  # channels: a vector
 def contiguous_rows(graph: Graph, loose_outputs: Iterable[int] = frozenset()) -> Graph:
     """`graph` with permuted temporaries contiguous where that is the order of their reductions.
     `loose_outputs`: positions of outputs that may have any strides, if they are numbers."""
-    orders = _orders(graph, _held(graph, frozenset(loose_outputs)))
+    orders = _orders(graph, held_buffers(graph, frozenset(loose_outputs)))
     wanted, kept = _preferences(graph, orders)
-    chosen = {n: orders[n] for n in wanted - kept}
-    return _laid_out(graph, chosen) if chosen else graph
+    return laid_out(graph, {n: orders[n].relaid for n in wanted - kept})
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """A dense buffer whose dimensions are not in the order of memory. `unit`: the dimension of unit
-    stride now; `last`: the one of a contiguous buffer."""
+class Relaid:
+    """A dense buffer whose dimensions get another order in memory."""
 
     shape: tuple[Size, ...]
-    strides: tuple[Size, ...]
-    unit: int
-    last: int
-
-    @classmethod
-    def of(cls, buffer: Buffer) -> _Order | None:
-        """None if the buffer is no dense permutation, or its rows are contiguous."""
-        dims = _innermost_first(buffer)
-        long = [d for d, n in enumerate(buffer.shape) if n != 1]
-        if not dims or dims[0] == long[-1]:
-            return None
-        return cls(buffer.shape, buffer.strides, dims[0], long[-1])
+    before: tuple[Size, ...]  # strides
+    after: tuple[Size, ...]
 
     def move(self, view: View) -> View | None:
-        """The same elements in the contiguous buffer; None if a dimension of the view is not (part
-        of) one of the buffer."""
+        """The same elements in the other order; None if a dimension of the view is not (part of)
+        one of the buffer."""
         strides = [self._moved(n, s) for n, s in zip(view.shape, view.strides)]
         steps = [s for n, s in zip(view.shape, strides) if n != 1 and s != 0]
         if view.offset != 0 or None in strides or len(set(steps)) < len(steps):
@@ -79,11 +67,30 @@ class _Order:
     def _moved(self, size: Size, stride: Size) -> Size | None:
         if size == 1 or stride == 0:
             return stride
-        contiguous = contiguous_strides(self.shape)
         for d, n in enumerate(self.shape):
-            if n != 1 and self.strides[d] == stride and _fits(size, n):
-                return contiguous[d]
+            if n != 1 and self.before[d] == stride and _fits(size, n):
+                return self.after[d]
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A buffer that can become contiguous. `unit`: the dimension of unit stride now; `last`: the
+    one of a contiguous buffer."""
+
+    relaid: Relaid
+    unit: int
+    last: int
+
+    @classmethod
+    def of(cls, buffer: Buffer) -> _Order | None:
+        """None if the buffer is no dense permutation, or its rows are contiguous."""
+        dims = innermost_first(buffer)
+        long = [d for d, n in enumerate(buffer.shape) if n != 1]
+        if not dims or dims[0] == long[-1]:
+            return None
+        after = contiguous_strides(buffer.shape)
+        return cls(Relaid(buffer.shape, buffer.strides, after), dims[0], long[-1])
 
 
 def _fits(size: Size, extent: Size) -> bool:
@@ -91,7 +98,7 @@ def _fits(size: Size, extent: Size) -> bool:
     return size <= extent if known else size == extent
 
 
-def _innermost_first(buffer: Buffer) -> list[int]:
+def innermost_first(buffer: Buffer) -> list[int]:
     """The dimensions by stride; empty if the buffer has gaps or overlaps."""
     left = [d for d, n in enumerate(buffer.shape) if n != 1]
     found, expected = [], 1
@@ -108,7 +115,7 @@ def _innermost_first(buffer: Buffer) -> list[int]:
 # -- which buffers --
 
 
-def _held(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
+def held_buffers(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
     """Buffers that others see as they are, or that are copied as memory."""
     comps = [n for n in graph.nodes if isinstance(n, Comp)]
     started = [s for n in comps for s in n.stores if s.init is not None]
@@ -128,8 +135,8 @@ def _orders(graph: Graph, held: frozenset[str]) -> dict[str, _Order]:
         image = View(name, buffer.shape, buffer.strides)
         if order is not None and (name in pooled or not is_channels_last(image)):
             found[name] = order
-    for view in _windows(graph):
-        if view.buffer in found and found[view.buffer].move(view) is None:
+    for view in windows_on(graph):
+        if view.buffer in found and found[view.buffer].relaid.move(view) is None:
             del found[view.buffer]
     return found
 
@@ -147,7 +154,7 @@ def _has_few_channels(buffer: Buffer) -> bool:
     return few and is_channels_last(View(buffer.name, buffer.shape, buffer.strides))
 
 
-def _windows(graph: Graph) -> list[View]:
+def windows_on(graph: Graph) -> list[View]:
     calls = [n for n in graph.nodes if isinstance(n, Extern)]
     return views((*graph.outputs, *(n.args for n in calls), *(n.kwargs for n in calls)))
 
@@ -177,20 +184,22 @@ def _runs_along(index: IndexMap, dim: int, axes: set[str]) -> bool:
 # -- the graph, changed --
 
 
-def _laid_out(graph: Graph, chosen: dict[str, _Order]) -> Graph:
+def laid_out(graph: Graph, chosen: Mapping[str, Relaid]) -> Graph:
+    """`graph` with these buffers in their other order, for everyone who names them."""
+    if not chosen:
+        return graph
+
     def moved(arg: Arg) -> Arg:
         if isinstance(arg, tuple):
             return tuple(moved(a) for a in arg)
         known = isinstance(arg, View) and arg.buffer in chosen
         return chosen[arg.buffer].move(arg) if known else arg
 
-    buffers = {n: _contiguous(b) if n in chosen else b for n, b in graph.buffers.items()}
+    after = {n: replace(graph.buffers[n], strides=to.after) for n, to in chosen.items()}
     nodes = tuple(
         replace(n, args=moved(n.args), kwargs=moved(n.kwargs)) if isinstance(n, Extern) else n
         for n in graph.nodes
     )
-    return replace(graph, buffers=buffers, nodes=nodes, outputs=moved(graph.outputs))
-
-
-def _contiguous(buffer: Buffer) -> Buffer:
-    return replace(buffer, strides=contiguous_strides(buffer.shape))
+    return replace(
+        graph, buffers={**graph.buffers, **after}, nodes=nodes, outputs=moved(graph.outputs)
+    )

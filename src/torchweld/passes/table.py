@@ -11,6 +11,7 @@ from torchweld.ir.nodes import Graph
 from torchweld.layout.channel_groups import channels_before_groups
 from torchweld.layout.channels import channels_last
 from torchweld.layout.extents import align_extents
+from torchweld.layout.factors import factors_together
 from torchweld.layout.layouts import contiguous_rows
 from torchweld.layout.one_row import rows_as_images
 from torchweld.layout.rows import align_rows, align_temporaries
@@ -127,6 +128,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: statistics_apart(g, c.target))),
         Pass("contiguous rows", "permuted temporaries -> in the order of their reductions",
              _graph(lambda g, c: contiguous_rows(g, c.loose_outputs))),
+        Pass("factors together", "products side by side, innermost -> outermost in their factors",
+             _graph(lambda g, c: factors_together(g, c.loose_outputs))),
         Pass("scores", "products with a softmax between -> one kernel, no scores in memory",
              lambda made, c: score_nests(made, c.target, c.options, c.choose)),
         Pass("row totals", "reductions over everything of what rows were reduced for -> by rows",

@@ -4,6 +4,8 @@
     after:  store t[0, 4*g+c, h, w]   t is f32[1, 32, 16, 16]
 
 The memory stays as it is: neighbouring dimensions become one, and dimensions of one come and go.
+What a convolution writes keeps the number of its dimensions, by which its sides are known; one
+that is depthwise may get sides of one, which passes/depthwise.py knows of.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from torchweld.ir.affine import Affine, constant
 from torchweld.ir.nodes import Buffer, Comp, Graph, IndexMap, Load, Node
 from torchweld.ir.size import Size, divide
 from torchweld.ir.views import contiguous_strides
+from torchweld.templates.conv.comp import call_of
+from torchweld.templates.conv.depthwise import is_depthwise
 
 _Groups = tuple[tuple[int, ...], ...]  # of each new dimension, the old ones that it is made of
 
@@ -27,7 +31,7 @@ def coarsened(graph: Graph, shapes: Iterable[tuple[str, tuple[Size, ...]]]) -> G
         if tuple(buffer.shape) == tuple(shape) or name in graph.inputs:
             continue
         groups = _groups(buffer, shape)
-        if groups is not None and _all_affine(graph, name):
+        if groups is not None and _all_affine(graph, name) and _sides_stay(graph, name, shape):
             graph = _reshaped(graph, buffer, shape, groups)
     return graph
 
@@ -55,6 +59,11 @@ def _all_affine(graph: Graph, name: str) -> bool:
         return False
     indices = (a.index for c in comps for a in _accesses(c) if a.buffer == name)
     return all(isinstance(e, Affine) for index in indices for e in index)
+
+
+def _sides_stay(graph: Graph, name: str, shape: Sequence[Size]) -> bool:
+    calls = [c for n in graph.nodes if name in n.writes and (c := call_of(n)) is not None]
+    return all(len(c.image.shape) == len(shape) or is_depthwise(c) for c in calls)
 
 
 def _accesses(comp: Comp) -> list:

@@ -34,11 +34,9 @@ def rows_as_images(
     if frozenset(loose_outputs):
         return graph
     for number, node in enumerate(graph.nodes):
-        made = _as_image(node, graph) if _is_row(node, graph, table) else None
-        if made is not None and _pays(node, *made, table):
-            call, graph = made
-            nodes = (*graph.nodes[:number], call, *graph.nodes[number + 1 :])
-            graph = replace(graph, nodes=nodes)
+        made = _with_image(number, graph) if _is_row(node, graph, table) else None
+        if made is not None and _pays(node, made.nodes[number], made, table):
+            graph = made
     return graph
 
 
@@ -56,19 +54,19 @@ def _is_row(node: Node, graph: Graph, table: Target) -> bool:
     return not (apart and is_own_row(node, graph, table))
 
 
-def _as_image(node: Extern, graph: Graph) -> tuple[Extern, Graph] | None:
-    """The convolution of an image, and the graph in which its result is one; None where someone
-    reads that by computed indices."""
-    result = graph.buffers[node.outputs[0]]
-    batch, results, length = result.shape
-    shape = (batch, results, 1, length)
-    graph = coarsened(graph, [(result.name, shape)])
-    if graph.buffers[result.name].shape != shape:
-        return None
+def _with_image(number: int, graph: Graph) -> Graph | None:
+    """`graph` with the convolution of an image, whose result is one; None where someone reads that
+    by computed indices."""
+    node = graph.nodes[number]
     image, weight, bias, stride, padding, dilation, transposed, more, groups = node.args
     args = (one_row(image), one_row(weight), bias, (1, *stride), (0, *padding), (1, *dilation),
             transposed, (0, *more), groups)  # fmt: skip
-    return replace(node, args=args), graph
+    call, result = replace(node, args=args), graph.buffers[node.outputs[0]]
+    batch, results, length = result.shape
+    shape = (batch, results, 1, length)
+    nodes = (*graph.nodes[:number], call, *graph.nodes[number + 1 :])
+    made = coarsened(replace(graph, nodes=nodes), [(result.name, shape)])
+    return made if made.buffers[result.name].shape == shape else None
 
 
 def _pays(node: Extern, made: Extern, graph: Graph, table: Target) -> bool:

@@ -63,10 +63,15 @@ def _changed(node: Extern, buffers: dict[str, Buffer]) -> list[Node]:
 
 
 def _written_out(node: Extern, call: Call, buffers: dict[str, Buffer]) -> Comp | None:
-    """The Comp; None where a window on a buffer goes over several of its dimensions at once."""
+    """The Comp; None where a window on a buffer goes over several of its dimensions at once, or the
+    result has others than the call, but for sides of one (layout/one_row.py)."""
     result, sides = buffers[node.outputs[0]], _SIDES[-len(call.window) :]
+    more, lengths = result.shape[2 : -len(sides)], result.shape[-len(sides) :]
+    channels = call.groups * call.results
+    if result.shape[:2] != (call.image.shape[0], channels) or any(n != 1 for n in more):
+        return None
     apart = call.stride if call.transposed else (1,) * len(sides)  # results of one point
-    sizes = (-(-size // step) for size, step in zip(result.shape[2:], apart))
+    sizes = (-(-size // step) for size, step in zip(lengths, apart))
     extents = {"n": result.shape[0], "g": call.groups, "o": call.results} | dict(zip(sides, sizes))
     at = {a: constant(0) if size == 1 else axis(a) for a, size in extents.items()}
     sums, stores = _Sums(call, buffers, result, at, [extents[s] for s in sides]), []
@@ -76,11 +81,11 @@ def _written_out(node: Extern, call: Call, buffers: dict[str, Buffer]) -> Comp |
         if total is None:
             return None
         places = [at[s] * step + r for s, step, r in zip(sides, apart, phase)]
-        ends = zip(places, phase, apart, result.shape[2:], sums.extents)
+        ends = zip(places, phase, apart, lengths, sums.extents)
         last = [body.op("lt", body.index(place), body.index(constant(size)))
                 for place, r, step, size, points in ends if (points - 1) * step + r >= size]
         value = body.cast(total, result.dtype)
-        store = Store(result.name, (at["n"], channel, *places), value)
+        store = Store(result.name, (at["n"], channel, *(constant(0) for _ in more), *places), value)
         stores.append(replace(store, guard=all_of(body, last)))
     axes = tuple(Axis(a, size) for a, size in extents.items() if size != 1)
     return Comp(node.name, axes, body.body, tuple(stores), node.origins)

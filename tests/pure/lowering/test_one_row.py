@@ -14,6 +14,7 @@ from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.layout import one_row
 from torchweld.layout.channels import channels_last, is_channels_last
+from torchweld.layout.coarse import coarsened
 from torchweld.layout.one_row import rows_as_images
 from torchweld.passes.biases import separate_biases
 from torchweld.pipeline import plan_graph
@@ -151,6 +152,34 @@ def test_windows_of_one_are_products_that_join():
     args = [torch.empty(n, dtype=bf16, device="meta") for n in shapes]
     _, plan = plan_graph(capture(run, *args, mode="real"), Options(), TABLE)
     assert [c.template for c in plan.choices] == ["chain"]
+
+
+@pytest.mark.parametrize("how", [dict(stride=2), dict(padding=1)], ids=str)
+def test_rows_of_each_channel_before_an_image_of_one_row(how, any_price):
+    """What the first writes is an image of one row for the second. It was no graph any more."""
+
+    def run(x, v, w):
+        rows = F.conv1d(torch.tanh(x), v, groups=16, **how)
+        return F.conv1d(rows, w, padding=2).relu()
+
+    torch.manual_seed(0)
+    args = [torch.randn(n, dtype=bf16) for n in ((2, 16, 41), (16, 1, 3), (24, 16, 5))]
+    captured = capture(run, *args)
+    _, plan = plan_graph(captured, Options(debug=1), TABLE)
+    same(plan.graph, lower(captured, Options()).graph, args)
+
+
+def test_what_a_convolution_of_rows_writes_stays_rows():
+    """A later pass takes its sides from its result."""
+
+    def run(x, v, w):
+        rows = F.conv1d(torch.tanh(x), v)
+        return rows, F.conv2d(rows.unsqueeze(2), w)
+
+    args = args_of((2, 16, 20), (24, 16, 5)) + args_of((24, 24, 1, 1), (24,))[:1]
+    graph = lower(capture(run, *args), Options()).graph
+    name = next(n.outputs[0] for n in graph.nodes if isinstance(n, Extern))
+    assert coarsened(graph, [(name, (2, 24, 1, 16))]) == graph
 
 
 def test_a_library_is_given_images():

@@ -811,6 +811,32 @@ def middle_scan(monoid: str, outer: int, length: int, inner: int) -> Case:
       store y[i, k, j] %1""", x=shape, y=shape))  # fmt: skip
 
 
+def stored_steps(outer: int, length: int, inner: int) -> Case:
+    """A scan in the middle, what it is made of and what is made of it, all stored. Triton 3.6 did
+    not compile it while they were stored in the order in which they are made."""
+    shape = outer, length, inner
+    made = {name: ("f32", *shape) for name in ("step", "sum", "decay", "y")}
+    return case("stored_steps", f"i:{outer}, j:{inner}, k:{length}", """
+      %0 = load x[i, k, j] : bf16
+      %1 = load b[j] : bf16
+      %2 = cast %0 : f32
+      %3 = cast %1 : f32
+      %4 = add %2 %3 : f32
+      %5 = exp %4 : f32
+      %6 = neg %5 : f32
+      %7 = scan.sum[k] %6 : f32
+      %8 = sub %7 %6 : f32
+      %9 = exp %8 : f32
+      %10 = load w[i, k, j] : bf16
+      %11 = cast %10 : f32
+      %12 = mul %11 %9 : f32
+      store step[i, k, j] %6
+      store sum[i, k, j] %7
+      store decay[i, k, j] %9
+      store y[i, k, j] %12""",
+      x=("bf16", *shape), b=("bf16", inner), w=("bf16", *shape), **made)  # fmt: skip
+
+
 def running_extreme(monoid: str, rows: int, columns: int, **described) -> Case:
     """The extreme so far, and the last place that reached it."""
     return prepared(case(f"running_{monoid}", f"i:{rows}, j:{columns}", f"""

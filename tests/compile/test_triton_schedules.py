@@ -259,6 +259,15 @@ def test_scans_have_lanes_along_an_odd_number_of_neighbours_too(monoid, length):
     assert int(_LAYOUT.findall(compiled.asm["ttgir"])[0]) >= 16
 
 
+@pytest.mark.parametrize("outer", [64, 4096])
+def test_what_is_made_of_a_scan_is_stored_before_it(outer):
+    """Triton 3.6 fails otherwise, as stored_steps says."""
+    source = bundle_of(cases.stored_steps(outer, 16, 64)).sources[0]
+    compile_source(source, 90)
+    stored = [int(v) for v in re.findall(r"tl.store\(.*, v(\d+)\)", source.text)]
+    assert stored == [12, 9, 7, 6]
+
+
 @pytest.mark.parametrize(("outer", "length", "inner"), [
     (64, 1000, 334),  # two neighbours are known
     (70000, 77, 77),  # more than the grid has in that dimension

@@ -59,7 +59,7 @@ def persistent(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     k.define_columns("", s.block_columns)
     positions = range(len(k.comp.stores))
     _compute_block(k, stored(k, positions))
-    for position in positions:
+    for position in _beside_scans(k, positions):
         k.store(position)
     return [GridDim(rows, s.block_rows), *apart]
 
@@ -86,6 +86,16 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
 
 
 FORMS = {"grid": grid, "persistent": persistent, "looped": looped}
+
+
+def _beside_scans(k: Kernel, positions: Sequence[int]) -> Sequence[int]:
+    """`positions` of stores in the order in which they are written: where something is scanned,
+    what is made last comes first. Triton 3.6 else takes an operand that it moves to the layout of a
+    store for one that is needed before, and fails: "operand #1 does not dominate this use"."""
+    stores = k.comp.stores
+    if not any(isinstance(i, Scan) for i in k.body) or len(k.comp.writes) < len(stores):
+        return positions
+    return sorted(positions, key=lambda p: stores[p].value, reverse=True)
 
 
 def stored(k: Kernel, positions: Sequence[int]) -> list[Value]:
@@ -187,7 +197,7 @@ def _pass(k: Kernel, here: Pass, sums: dict[Value, Value], backwards: bool) -> N
             _compute_pass(k, targets)
             for value in reductions:
                 _run(k, value, kinds[value], running[value])
-            for position in stores:
+            for position in _beside_scans(k, stores):
                 k.store(position)
     for value in reductions:
         _end(k, value, kinds[value], running[value], sums)

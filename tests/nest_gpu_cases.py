@@ -442,6 +442,7 @@ def small_on_hopper() -> list[NestCase]:
         on_hopper(forward(Sizes(1, 1, 1, 150, 9, 16, 32), ALIBI), 16, 16, 2, 3),  # one block
         on_hopper(forward(Sizes(1, 1, 1, 150, 9, 16, 16), WINDOW), 16, 16),  # tiles without keys
         on_hopper(keys_gradient(Sizes(1, 1, 1, 9, 150, 16, 16), CAUSAL), 16, 16),
+        *(on_hopper(keys_gradient(z, s), 16, 32, 3) for s in scores),  # numbers by TMA
         on_hopper(sigmoid(g, "bf16"), 16, 16),
         *(on_hopper(queries_gradient(z, s), 16, 16, 3) for s in scores),
         *(on_hopper(keys_gradient(z, s), 16, 16, 3) for s in scores),
@@ -473,6 +474,8 @@ def varied_on_hopper() -> list[NestCase]:
         *(on_hopper(queries_gradient(g, s, "f16"), keys=64) for s in (CAUSAL, BIAS)),
         *(on_hopper(keys_gradient(h, s, "f16"), keys=64) for s in (CAUSAL, WINDOW)),
         on_hopper(queries_gradient(z, CAUSAL), keys=64, stages=3, groups=3),
+        *(on_hopper(keys_gradient(Sizes(2, 4, 1, 40, 150, 16, 16), PLAIN), keys=keys, stages=3)
+          for keys in (16, 32)),
         on_hopper(keys_gradient(Sizes(1, 2, 1, 140, 150, 80, 48), ALIBI), keys=64),
     ]
 

@@ -26,6 +26,7 @@ from torchweld.templates.gemm.hopper.windows import Window, row_window, window
 
 _COPIED = (dtypes.f32, dtypes.bf16, dtypes.f16)
 _BALANCED, _MANY = 1.03, 64
+_LINE = 128  # bytes of shared memory
 ROWS = 64  # of a group of warps: what one instruction multiplies
 MOST_STAGES = 4
 
@@ -60,7 +61,8 @@ class Sides:
 class Windows:
     """What TMA copies: the factors of each inner product, and the key factor of each outer one. An
     inner and an outer product may have one in common. `numbers`: loads of one number for each key,
-    like a statistic that the forward saved: from memory, they would keep the scores waiting."""
+    like a statistic that the forward saved: from memory, they would keep the scores waiting. Those
+    of few keys come from there all the same: what TMA writes begins at a multiple of 128 bytes."""
 
     rows: tuple[Window, ...]
     keys: tuple[Window, ...]
@@ -80,8 +82,12 @@ def windows_of(accesses: Accesses, nest: Nest, s: NestSchedule) -> Windows | str
     )  # fmt: skip
     refused = [w for w in (*rows, *keys, *values) if isinstance(w, str)]
     numbers = ((v, _of_keys(accesses, v, batch, s)) for v in key_numbers(accesses.comp, nest))
-    numbers = [(v, w) for v, w in numbers if isinstance(w, Window)]
+    numbers = [(v, w) for v, w in numbers if isinstance(w, Window) and _fills_lines(w, s)]
     return refused[0] if refused else Windows(*map(tuple, (rows, keys, values, numbers)))
+
+
+def _fills_lines(numbers: Window, s: NestSchedule) -> bool:
+    return s.block_keys * numbers.dtype.bytes % _LINE == 0
 
 
 def _of_keys(

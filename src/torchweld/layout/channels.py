@@ -67,7 +67,7 @@ from torchweld.layout.precision import is_exact, loses_precision
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
-from torchweld.templates.conv.depthwise import is_pointwise
+from torchweld.templates.conv.depthwise import is_filter, is_pointwise
 from torchweld.templates.conv.own import is_permuted, joined_groups, own_s
 from torchweld.templates.gemm.price import Prices, has_grouped_kernels
 
@@ -138,6 +138,8 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     weight = node.args[_CONVOLUTIONS[node.target]]
     if table.kind == "cpu":
         return len(weight.shape) == 4
+    if is_filter(call_of(node), graph.buffers):
+        return False
     if _is_depthwise_volume(node):
         return is_pointwise(call_of(node), graph.buffers)
     dtype = graph.buffers[weight.buffer].dtype
@@ -170,6 +172,8 @@ def _gain(node: Extern, takes: bool, graph: Graph, table: Target, trains: bool) 
     weight = node.args[_CONVOLUTIONS[node.target]]
     dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
     if table.kind == "cuda":
+        if is_filter(call_of(node), graph.buffers):
+            return 0
         pixels = product(weight.shape[2:]) == 1
         if dtype == dtypes.f32 and groups == 1 and _are_alone(node):
             return -1  # H100, rows of words, 6 x 1 x 17 x 68 in windows of 5 x 68, us: 170, 17

@@ -56,6 +56,53 @@ def test_the_same_meaning(shape, weight, how, bias):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+FILTERS = [
+    ((2, 1, 9, 7), (1, 1, 3, 3), dict(padding=1)),
+    ((2, 1, 9, 7), (2, 1, 1, 7), dict()),
+    ((1, 3, 9, 7), (3, 3, 3, 3), dict(padding=1, stride=2)),
+    ((2, 2, 10), (4, 2, 5), dict(padding=2)),
+    ((1, 1, 4, 5, 6), (1, 1, 3, 3, 3), dict(padding=1)),
+    ((2, 3, 8, 6), (1, 3, 1, 1), dict()),
+]
+
+
+@pytest.mark.parametrize(("shape", "weight", "how"), FILTERS, ids=str)
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+def test_a_few_channels_to_a_few(shape, weight, how, transposed, bias):
+    if transposed:
+        shape = shape[0], weight[0], *shape[2:]
+    convolve, results = (TRANSPOSE if transposed else CONVOLVE)[len(shape)], weight[transposed]
+    torch.manual_seed(0)
+    args = [torch.randn(n) for n in (shape, weight, *[(results,)] * bias)]
+    captured = capture(lambda *args: torch.relu(convolve(*args, **how)), *args)
+    before = lower(captured, Options()).graph
+    after = depthwise_written_out(before, Options())
+    check_graph(after)
+    assert not any(isinstance(n, Extern) for n in after.nodes)
+    for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "weight"), [
+    ((2, 1, 9, 9), (5, 1, 3, 3)),  # several results
+    ((2, 4, 9, 9), (1, 4, 3, 3)),  # 36 factors
+], ids=str)  # fmt: skip
+def test_more_channels_stay_a_call(shape, weight):
+    args = [torch.randn(shape), torch.randn(weight)]
+    graph = lower(capture(lambda x, w: F.conv2d(x, w), *args), Options()).graph
+    assert depthwise_written_out(graph, Options()).nodes == graph.nodes
+
+
+@pytest.mark.parametrize(("shape", "weight", "how"), [c for c in FILTERS if c[1][0] < 4], ids=str)
+def test_gradients_of_images_of_a_few_channels(shape, weight, how):
+    before, after, args = gradients(shape, weight, how, groups=1)
+    (call,) = (n for n in after.nodes if isinstance(n, Extern))
+    assert call.args[-1] == (False, True, False)
+    for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_an_image_behind_other_rows():
     """Of tokens, the first of which is of no place."""
 
@@ -143,18 +190,19 @@ def test_transposed_ones(shape, weight, how, bias):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-def gradients(shape, weight, how, transposed=False, last=False):
+def gradients(shape, weight, how, transposed=False, last=False, groups=None):
     """The graph of both gradients with and without the change, and inputs: the result's gradient,
-    image, weight."""
+    image, weight. As many `groups` as channels, if not said."""
+    groups = groups or shape[1]
     torch.manual_seed(0)
     x, w = torch.randn(shape), torch.randn(weight)
     x = x.to(memory_format=torch.channels_last) if last else x
     sides = len(shape) - 2
     convolve = (TRANSPOSE if transposed else CONVOLVE)[len(shape)]
-    y = torch.randn_like(convolve(x, w, groups=shape[1], **how))
+    y = torch.randn_like(convolve(x, w, groups=groups, **how))
     every = [how.get(name, n) for name, n in (("stride", 1), ("padding", 0), ("dilation", 1))]
     every = [n if isinstance(n, tuple) else (n,) * sides for n in every]
-    rest = (None, *every, transposed, (0,) * sides, shape[1], (True, True, False))
+    rest = (None, *every, transposed, (0,) * sides, groups, (True, True, False))
 
     def function(y, x, w):
         dx, dw, _ = torch.ops.aten.convolution_backward(torch.tanh(y), x, w, *rest)

@@ -121,6 +121,8 @@ class _Lowering:
         if isinstance(value, torch.Tensor):
             if value.is_neg():
                 raise NotLowered(f"the input {node.name} is in memory with the other sign")
+            if value._is_zerotensor():
+                raise NotLowered(f"the input {node.name} is zero, and not in memory")
             static = position in self.captured.static_inputs
             frozen = static and node not in self.part.changed
             self.env[node] = self._input(node.name, value, frozen)

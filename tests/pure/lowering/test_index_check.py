@@ -88,6 +88,18 @@ def test_a_progression_that_leaves_the_range_is_checked():
         run_graph(result.graph, [torch.randn(5, 2)])
 
 
+def test_numbers_that_count_are_read_at_computed_places():
+    """They were an index of an index, of which no bounds can be told: the graph ran in eager."""
+
+    def groups(x, sizes):
+        numbers = torch.repeat_interleave(torch.arange(3), sizes, output_size=5)
+        return x.new_zeros(3, 7).index_add(0, numbers, x, alpha=0.5)
+
+    check(groups, X, torch.tensor([2, 0, 3]), all_lowered=False)
+    assert [n.args[1:] for n in checks(groups, X, torch.tensor([2, 0, 3]))][-1] == (0, 3)
+    check(lambda i: torch.arange(3, 40, 5)[i] * 2, I)
+
+
 def test_a_single_index_is_checked():
     def select(x, i):
         return x.index_select(0, i)

@@ -46,8 +46,12 @@ def scalar_tensor(call: Call, value, **_):
     return constant(call, value)
 
 
-@lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")
+@lowers(
+    "aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default",
+    "aten._efficientzerotensor.default",
+)  # fmt: skip
 def zeros(call: Call, *_, **__):
+    """Also a tangent of `torch.func.jvp` that is zero: of ATen's there is no memory to read."""
     return constant(call, 0)
 
 

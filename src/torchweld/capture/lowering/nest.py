@@ -133,7 +133,10 @@ class Nest:
     def _virtual(self, tensor: Tensor, index) -> Expr:
         if isinstance(tensor.source, Fill):
             return self.number(tensor.source.value, tensor.dtype)
-        return self.index_value(index[0]).to(tensor.dtype)
+        (place,) = index  # which a number that counts is itself
+        computed = isinstance(place, Ref)
+        value = Expr(self.builder, place.value) if computed else self.index_value(place)
+        return value.to(tensor.dtype)
 
     def _map(self, tensor: Tensor, places: Sequence[Place]):
         """The index map of the source: per dimension of it, an affine map or a Ref."""

@@ -811,6 +811,34 @@ def middle_scan(monoid: str, outer: int, length: int, inner: int) -> Case:
       store y[i, k, j] %1""", x=shape, y=shape))  # fmt: skip
 
 
+def loss_of_pixels(images: int, classes: int, pixels: int, dtype: str = "bf16") -> Case:
+    """A loss with smoothed targets: three reductions over classes, which lie across memory."""
+    shape = images, classes, pixels
+    target = torch.arange(images * pixels).reshape(images, pixels) * 7 % classes
+    return case(f"loss_of_pixels_{dtype}", f"n:{images}, p:{pixels}, c:{classes}", f"""
+      %0 = load at[n, p] : i64
+      %1 = load x[n, c, p] : {dtype}
+      %2 = cast %1 : f32
+      %3 = load b[c] : f32
+      %4 = add %2 %3 : f32
+      %5 = reduce.max[c] %4 : f32
+      %6 = sub %4 %5 : f32
+      %7 = exp %6 : f32
+      %8 = reduce.sum[c] %7 : f32
+      %9 = log %8 : f32
+      %10 = sub %6 %9 : f32
+      %11 = cast.round %10 : bf16
+      %12 = cast %11 : f32
+      %13 = reduce.sum[c] %12 : f32
+      %14 = load x[n, %0, p] : {dtype}
+      %15 = cast %14 : f32
+      %16 = sub %15 %9 : f32
+      %17 = mul %16 %13 : f32
+      store y[n, p] %17""", {"at": target},
+      at=("i64", images, pixels), x=(dtype, *shape), b=("f32", classes),
+      y=("f32", images, pixels))  # fmt: skip
+
+
 def stored_steps(outer: int, length: int, inner: int) -> Case:
     """A scan in the middle, what it is made of and what is made of it, all stored. Triton 3.6 did
     not compile it while they were stored in the order in which they are made."""

@@ -259,6 +259,16 @@ def test_scans_have_lanes_along_an_odd_number_of_neighbours_too(monoid, length):
     assert int(_LAYOUT.findall(compiled.asm["ttgir"])[0]) >= 16
 
 
+@pytest.mark.parametrize(("pixels", "rows"), [(512 * 512, 64), (321 * 321, 32)])
+def test_losses_of_pixels_have_registers_for_their_reductions(pixels, rows):
+    """A warp has few rows. With 128 of them it took 255 registers, and spilled."""
+    one = cases.loss_of_pixels(12, 19, pixels)
+    chosen = schedule(*_comp(one), H100)
+    assert chosen.form == "persistent" and chosen.block_rows == rows * chosen.num_warps
+    cost = resources(compile_source(bundle_of(one).sources[0], 90))
+    assert cost.registers <= 80 and cost.spill_bytes == 0
+
+
 @pytest.mark.parametrize("outer", [64, 4096])
 def test_what_is_made_of_a_scan_is_stored_before_it(outer):
     """Triton 3.6 fails otherwise, as stored_steps says."""

@@ -32,10 +32,12 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import (
 SMALL = 4 << 20  # points: a few microseconds
 OUTER_BYTES = 8192  # of a tile whose rows are contiguous in memory, and have few columns
 # Of rows that are contiguous in memory: so many columns are reduced by one warp, whose threads have
-# 16 bytes along the rows, and sums of their own. Several warps would meet in shared memory. Rows
-# that do not begin at multiples of 16 bytes are loaded number by number: a thread has one then (a
-# loss over 19 classes of 321 x 321 pixels in bfloat16 takes 215 registers for two, 32 for one).
-WARP_COLUMNS = 32
+# 16 bytes along the rows, and sums of their own. Several warps would meet in shared memory. Where
+# there are more reductions than a softmax has, two warps have registers for them; a thread has one
+# row where those do not begin at multiples of 16 bytes. A loss over 19 classes, 12 images, us on an
+# H200, with one warp and so: 512 x 512 pixels, bfloat16 784 and 114, float32 368 and 84; 321 x 321,
+# bfloat16 150 and 28. The softmax of 512 x 512 pixels would take 74 for 61 in bfloat16.
+WARP_COLUMNS, _FEW_REDUCTIONS = 32, 2
 # Of rows whose last axis has an odd length, in blocks of it: points of a program, the share of its
 # lanes that are at work, and elements that a thread loads, each alone, at a time.
 LEAST_APART = 512
@@ -251,8 +253,7 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
         block = next_pow2(length)
         warps = warps_of(block * block_rows)
         if block <= WARP_COLUMNS:
-            at_once = max(1, 16 // width) if _in_wide_loads(accesses) else 1  # rows of a thread
-            warps = min(warps, max(1, block_rows // (32 * at_once)))
+            warps = min(warps, _warps_of_few(accesses, block_rows, width))
             words = block_rows * block * _width(accesses) // 4  # that wait in registers
             while block_rows > 16 and words > _MOST_WAITING * 32 * warps:
                 block_rows, words = block_rows // 2, words // 2
@@ -268,6 +269,13 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     whole = Schedule("looped", rows, columns, block_rows, block, warps)
     programs = -(-count // block_rows)
     return _in_shares(whole, accesses, programs, length, sm_count) if split else whole
+
+
+def _warps_of_few(accesses: Accesses, block_rows: int, width: int) -> int:
+    """For rows of up to WARP_COLUMNS columns."""
+    if sum(isinstance(i, Reduce) for i in accesses.comp.body) <= _FEW_REDUCTIONS:
+        return max(1, block_rows * width // (32 * 16))
+    return 2 if _in_wide_loads(accesses) else max(1, block_rows // 32)
 
 
 def _has_long_rows(accesses: Accesses) -> bool:

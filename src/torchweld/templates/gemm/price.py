@@ -352,7 +352,7 @@ class Prices:
         rates, made = self.device.products, self.graph.buffers[node.outputs[0]]
         each_us = rates.groups_us[prod(call.window) > 1]
         elements = self._number(product(call.image.shape)) + self._number(product(made.shape))
-        uneven = any(isinstance(n, int) and n % _VECTOR for n in (call.channels, call.results))
+        uneven = any(n % _VECTOR for n in (call.channels, call.results))
         cut = _CUT_UNEVEN if uneven and lies_by_pixel(call.image) else _CUT
         cut_s = cut * elements * made.dtype.bytes / self.device.dram_bytes_per_s
         return call.groups * each_us * _MICRO + cut_s

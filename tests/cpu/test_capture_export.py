@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
+import torchweld
 from torchweld.capture import aot, export_
 from torchweld.core import events
 from torchweld.core.options import Options
@@ -418,3 +419,27 @@ def test_a_number_written_as_a_tensor_is_known_and_one_that_is_held_is_followed(
     h.check(X)
     model.held.fill_(5.0)
     assert h.check(X) == (1, 0)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.std(unbiased=False), lambda x: x.var(unbiased=False), lambda x: torch.std(x, False),
+    lambda x: x.std(), lambda x: torch.var(x, 0, False), lambda x: torch.var_mean(x, False)[0],
+])  # fmt: skip
+@pytest.mark.parametrize("shape", [(35,), (7, 5)], ids=str)
+def test_the_deviation_of_all_elements_is_biased_if_asked(function, shape):
+    """torch.export keeps `std(x, unbiased)`, whose second argument was taken for a dimension: the
+    unbiased one for a vector, and eager for a matrix."""
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    events.clear()
+    assert torch.allclose(torchweld.fuse(Of(function), (x,))(x), function(x), rtol=1e-5)
+    assert not events.events()
+
+
+class Of(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)

@@ -133,14 +133,24 @@ def _extreme_and_place(call: Call, monoid: str, x: Tensor, d: int, keepdim: bool
 # -- moments
 
 
-@lowers("aten.var.correction", "aten.var.dim", "aten.var.default")
+@lowers("aten.var.correction", "aten.var.dim")
 def var(call: Call, x, dims=None, unbiased=None, keepdim=False, *, correction=None):
     return _moments(call, x, dims, _correction(unbiased, correction), keepdim, root=False)[0]
 
 
-@lowers("aten.std.correction", "aten.std.dim", "aten.std.default")
+@lowers("aten.std.correction", "aten.std.dim")
 def std(call: Call, x, dims=None, unbiased=None, keepdim=False, *, correction=None):
     return _moments(call, x, dims, _correction(unbiased, correction), keepdim, root=True)[0]
+
+
+@lowers("aten.var.default")
+def var_of_all(call: Call, x, unbiased=True):
+    return _moments(call, x, None, int(unbiased), False, root=False)[0]
+
+
+@lowers("aten.std.default")
+def std_of_all(call: Call, x, unbiased=True):
+    return _moments(call, x, None, int(unbiased), False, root=True)[0]
 
 
 @lowers("aten.var_mean.correction", "aten.var_mean.dim")

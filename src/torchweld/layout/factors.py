@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from torchweld.ir.nodes import Arg, Buffer, Comp, Extern, Graph, Node, View
+from torchweld.ir.nodes import Arg, Buffer, Extern, Graph, Node, View
 from torchweld.ir.size import Size
-from torchweld.layout.layouts import Relaid, held_buffers, innermost_first, laid_out, windows_on
+from torchweld.layout.layouts import Relaid, free_buffers, innermost_first, laid_out, movable
 from torchweld.layout.whole import whole_copy
 from torchweld.rewrite.flow import mutated_buffers
 
@@ -55,17 +55,11 @@ def _is_scattered(view: View, buffer: Buffer) -> bool:
 
 def _turned(graph: Graph, loose: frozenset[int]) -> dict[str, Relaid]:
     """The temporaries that are written with their innermost dimension, the products, outermost."""
-    made = {w for n in graph.nodes if isinstance(n, Comp) for w in n.writes}
-    called = {w for n in graph.nodes if isinstance(n, Extern) for w in n.writes}
-    free = made - called - held_buffers(graph, loose)
     scattered = [v for n in graph.nodes for _, v in _scattered_factors(n, graph)]
-    wanted = {v.buffer for v in scattered if v.buffer in free and v.strides[0] == 1}
-    turned = {name: _products_outermost(graph.buffers[name]) for name in sorted(wanted)}
-    found = {name: to for name, to in turned.items() if to is not None}
-    for view in windows_on(graph):
-        if view.buffer in found and found[view.buffer].move(view) is None:
-            del found[view.buffer]
-    return found
+    inner = {v.buffer for v in scattered if v.strides[0] == 1}
+    wanted = sorted(inner & free_buffers(graph, loose))
+    turned = {name: _products_outermost(graph.buffers[name]) for name in wanted}
+    return movable(graph, {name: to for name, to in turned.items() if to is not None})
 
 
 def _products_outermost(buffer: Buffer) -> Relaid | None:

@@ -42,7 +42,7 @@ _FEW = 16  # channels: a vector
 def contiguous_rows(graph: Graph, loose_outputs: Iterable[int] = frozenset()) -> Graph:
     """`graph` with permuted temporaries contiguous where that is the order of their reductions.
     `loose_outputs`: positions of outputs that may have any strides, if they are numbers."""
-    orders = _orders(graph, held_buffers(graph, frozenset(loose_outputs)))
+    orders = _orders(graph, frozenset(loose_outputs))
     wanted, kept = _preferences(graph, orders)
     return laid_out(graph, {n: orders[n].relaid for n in wanted - kept})
 
@@ -115,30 +115,36 @@ def innermost_first(buffer: Buffer) -> list[int]:
 # -- which buffers --
 
 
-def held_buffers(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
-    """Buffers that others see as they are, or that are copied as memory."""
+def free_buffers(graph: Graph, loose: frozenset[int]) -> set[str]:
+    """Those that kernels of ours alone write, and that nobody sees as they are, or copies as
+    memory."""
     comps = [n for n in graph.nodes if isinstance(n, Comp)]
-    started = [s for n in comps for s in n.stores if s.init is not None]
-    names = fixed_buffers(graph, loose)
-    names.update(*((s.buffer, str(s.init)) for s in started))
-    return frozenset(names) | mutated_buffers(graph)
-
-
-def _orders(graph: Graph, held: frozenset[str]) -> dict[str, _Order]:
-    """The buffers that can become contiguous."""
-    made = {w for n in graph.nodes if isinstance(n, Comp) for w in n.writes}
+    made = {w for n in comps for w in n.writes}
     called = {w for n in graph.nodes if isinstance(n, Extern) for w in n.writes}
+    started = [s for n in comps for s in n.stores if s.init is not None]
+    held = fixed_buffers(graph, loose).union(*((s.buffer, str(s.init)) for s in started))
+    return made - called - held - mutated_buffers(graph)
+
+
+def movable(graph: Graph, wanted: Mapping[str, Relaid]) -> dict[str, Relaid]:
+    """The buffers, by name, that every window on them can follow."""
+    found = dict(wanted)
+    for view in _windows(graph):
+        if view.buffer in found and found[view.buffer].move(view) is None:
+            del found[view.buffer]
+    return found
+
+
+def _orders(graph: Graph, loose: frozenset[int]) -> dict[str, _Order]:
+    """The buffers that can become contiguous."""
     found, pooled = {}, _pooled(graph)
-    for name in sorted(made - called - held):
+    for name in sorted(free_buffers(graph, loose)):
         buffer = graph.buffers[name]
         order = _Order.of(buffer)
         image = View(name, buffer.shape, buffer.strides)
         if order is not None and (name in pooled or not is_channels_last(image)):
             found[name] = order
-    for view in windows_on(graph):
-        if view.buffer in found and found[view.buffer].relaid.move(view) is None:
-            del found[view.buffer]
-    return found
+    return {n: found[n] for n in movable(graph, {n: o.relaid for n, o in found.items()})}
 
 
 def _pooled(graph: Graph) -> frozenset[str]:
@@ -154,7 +160,7 @@ def _has_few_channels(buffer: Buffer) -> bool:
     return few and is_channels_last(View(buffer.name, buffer.shape, buffer.strides))
 
 
-def windows_on(graph: Graph) -> list[View]:
+def _windows(graph: Graph) -> list[View]:
     calls = [n for n in graph.nodes if isinstance(n, Extern)]
     return views((*graph.outputs, *(n.args for n in calls), *(n.kwargs for n in calls)))
 

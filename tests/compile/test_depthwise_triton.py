@@ -68,6 +68,16 @@ def test_windows_are_not_read_beside_a_tile_of_products():
     check_registers(planned(run, x, u, v, w))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("image", "weight"), [
+    ((24, 1, 540, 546), (1, 1, 1, 7)), ((24, 3, 101, 99), (3, 3, 3, 3)), ((8, 1, 500), (4, 1, 27)),
+], ids=str)  # fmt: skip
+def test_filters_of_a_few_channels(image, weight, dtype):
+    x, w = (torch.empty(shape, dtype=dtype, device="meta") for shape in (image, weight))
+    convolve = F.conv1d if len(image) == 3 else F.conv2d
+    check_registers(planned(lambda x, w: [F.relu(convolve(x, w))], x, w))
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("placed", [False, True])
 def test_maxima_of_volumes(placed, last):

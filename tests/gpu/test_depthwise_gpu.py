@@ -53,6 +53,7 @@ def test_as_exact_as_eager(channels, times, how, train, last, dtype):
     (lambda: nn.Conv3d(24, 24, 3, 2, 1, groups=24), (2, 24, 9, 13, 15)),
     (lambda: nn.ConvTranspose2d(24, 24, 4, 2, 1, groups=24), (3, 24, 19, 23)),
     (lambda: nn.Conv1d(24, 24, 9, padding=4, groups=24), (3, 24, 301)),
+    (lambda: nn.Conv2d(3, 3, 3, padding=1), (3, 3, 19, 23)),
 ])  # fmt: skip
 def test_volumes_and_transposed_ones(convolution, image, train, dtype):
     torch.manual_seed(0)

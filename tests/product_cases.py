@@ -407,6 +407,22 @@ def summed(m, n, k, dtype="bf16", sizes=None) -> Case:
     return b.case("summed", None, sizes)
 
 
+def summed_halves(m, n, k, dtype="bf16") -> Case:
+    """Two results of a product side by side, and the sums of their columns in one vector: the
+    gradients of a gated layer's two halves, and of its bias."""
+    b = Body(dtype, m=m, n=n, k=k, h=2 * n)
+    b.declare("y", "mh")
+    b.declare("s", "h", dtypes.f32)
+    made = b.dot(b.read("x", "mk"), b.read("w", "kn"))
+    for half, factor in enumerate(("a", "b")):
+        part = b.op("mul", made, b.read(factor, "mn"))
+        column = affine.axis("n") + half * n
+        b.stores.append(Store("y", (affine.axis("m"), column), b.builder.cast(part, b.dtype)))
+        b.stores.append(Store("s", (column,), b.rounded(part), combine="add", init=0.0))
+    del b.extents["h"]
+    return b.case("summed_halves")
+
+
 def gelu_backward(m, n, k, dtype="bf16") -> Case:
     """The gradient before a gelu by tanh, and that of the bias before it."""
     b = Body(dtype, m=m, n=n, k=k)

@@ -62,6 +62,7 @@ ALL = [
     (cases.summed(37, 50, 70, "f16"), TILE),
     (cases.summed(64, 32, 32, "f16"), TILE),
     (cases.summed(7, 50, 130, "f16"), SHARED),
+    (cases.summed_halves(37, 50, 70, "f16"), TILE),
     (cases.hard(cases.bias_gelu(33, 31, 17, "f16"), 33, 17), TILE),
     (cases.hard(cases.normed(9, 31, 70, "f16"), 9, 70), SHARED),
     (cases.linear(1, 50, 130, "f16"), STREAM),

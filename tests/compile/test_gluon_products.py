@@ -46,6 +46,7 @@ SHIPPED = [
     cases.lower_half(1024, 1024, 64),
     cases.side_by_side(4096, (768, 768, 768), 768),
     cases.summed(4096, 3072, 768),
+    cases.summed_halves(4096, 2736, 1024),
     cases.gelu_backward(8192, 3072, 768),
     cases.side_by_side(2048, (2048, 512, 512), 2048),
     cases.side_by_side(2048, (1152, 4096), 1024, activated={1}),  # a parallel block's

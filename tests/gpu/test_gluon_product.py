@@ -69,6 +69,7 @@ def epilogues(dtype: str) -> list[Case]:
         cases.side_by_side("s0", (264, 72), 136, dtype, {"s0": 201}),
         cases.two_lefts(304, 200, 136, dtype),
         cases.summed(531, 264, 72, dtype),
+        cases.summed_halves(531, 264, 72, dtype),
         cases.gelu_backward(700, 392, 136, dtype),
     ]
 

@@ -51,6 +51,7 @@ def epilogues(dtype: str) -> list[Case]:
         cases.dropout(130, 100, 64, dtype),
         cases.lower_half(130, 100, 64, dtype),
         cases.summed(131, 100, 72, dtype),
+        cases.summed_halves(131, 100, 72, dtype),
         cases.gelu_backward(700, 136, 64, dtype),
         cases.hard(cases.bias_gelu(131, 257, 65, dtype), 131, 65),
     ]

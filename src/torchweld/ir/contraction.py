@@ -21,12 +21,15 @@ or the left one is `exact`: a library's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from torchweld.core import dtypes
 from torchweld.core.once import once
 from torchweld.ir.access import Access, Accesses, linear
 from torchweld.ir.nodes import Cast, Instr, Load, Op, Reduce, Scan, Store, Value, value_axes
+from torchweld.ir.size import product
 
 TENSOR_DTYPES = frozenset((dtypes.bf16, dtypes.f16))  # of one instruction on tensor cores
 # What tensor cores multiply as it is in memory, and what they add products up in.
@@ -85,7 +88,18 @@ def column_sums(accesses: Accesses, contraction: Contraction) -> tuple[int, ...]
         )
 
     pairs = zip(stores, accesses.stores)
-    return tuple(n for n, pair in enumerate(pairs) if is_sum(*pair))
+    found = tuple(n for n, pair in enumerate(pairs) if is_sum(*pair))
+    return found if _lie_apart([accesses.stores[n] for n in found], contraction, accesses) else ()
+
+
+def _lie_apart(sums: Sequence[Access], contraction: Contraction, accesses: Accesses) -> bool:
+    """Whether no two of them write the same place: each is written, not added to."""
+    width = product(accesses.comp.extent(a) for a in contraction.columns)
+    pairs = [(a, b) for a, b in combinations(sums, 2) if a.buffer == b.buffer]
+    sizes = (width, *(a.offset.const for pair in pairs for a in pair))
+    if not all(isinstance(s, int) for s in sizes):
+        return not pairs
+    return all(abs(a.offset.const - b.offset.const) >= width for a, b in pairs)
 
 
 def bad_combining(accesses: Accesses, contraction: Contraction) -> str | None:

@@ -89,6 +89,19 @@ def test_columns_are_summed_tile_by_tile(tiling: ProductSchedule):
     assert problems(case, made) == []
 
 
+def test_two_sums_in_one_vector_have_tiles_of_their_own():
+    """The bias of a gated layer: the gradients of its halves lie side by side."""
+    case = cases.summed_halves(300, 136, 72)
+    bundle = generate(case.comp, case.buffers, TOGETHER)
+    made = tensors(case)
+    for scratch in bundle.scratch:
+        made[scratch.name] = torch.full(scratch.shape, float("nan"))
+    interpret(bundle.sources[0], made, {})
+    sums = [made[scratch.name].view(-1, 136).sum(0) for scratch in bundle.scratch]
+    made["s"].copy_(torch.cat(sums))
+    assert problems(case, made) == []
+
+
 @pytest.mark.parametrize(("case", "schedule"), CASES, ids=title)
 def test_results_whoever_runs_first(case: Case, schedule: ProductSchedule):
     (source,) = generate(case.comp, case.buffers, schedule, case.sizes).sources

@@ -282,6 +282,15 @@ def test_sums_of_unknown_sizes_stay_apart():
     assert refused is not None and "not known" in refused
 
 
+def test_two_sums_in_one_place_are_no_sums_of_columns():
+    """Each would write what it has."""
+    case = cases.summed(300, 264, 72)
+    twice = replace(case.comp, stores=(*case.comp.stores, case.comp.stores[-1]))
+    accesses = addressed(twice, case.buffers, {})
+    refused = product_triton.supports(accesses, contraction_of(accesses), H100)
+    assert refused == "a store combines with what is there"
+
+
 def test_heads_of_few_rows_are_not_streamed_in_halves():
     def rotary(x, w, c, s):
         q = F.linear(x, w).view(1, M, 4, -1).transpose(1, 2)

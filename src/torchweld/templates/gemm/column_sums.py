@@ -25,7 +25,8 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import extent
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """`scratch`: [tiles, columns] of each store that is a sum, by its position."""
+    """`scratch`: [tiles, columns] of each store that is a sum, by its position. Two stores may add
+    to parts of one buffer (the gates of a SwiGLU, whose gradients lie side by side)."""
 
     accesses: Accesses
     tiles: int
@@ -68,7 +69,7 @@ def sums_of(
     tiles = schedule.row_tiles(rows) if found else 0
     stores = {n: accesses.comp.stores[n].buffer for n in found}
     scratch = {
-        n: Buffer(f"{name}_tiles", (tiles * columns,), dtypes.f32, (1,), buffers[name].device)
+        n: Buffer(f"{name}_tiles{n}", (tiles * columns,), dtypes.f32, (1,), buffers[name].device)
         for n, name in stores.items()
     }
     return Sums(accesses, tiles, columns, scratch)

@@ -259,10 +259,11 @@ SCORES = (PLAIN, CAUSAL, WINDOW, ALIBI, SOFTCAP, BIAS, DOCUMENTS, PADDING, DROPO
 
 
 def forward(
-    z: Sizes, score: Score, dtype: str = "bf16", saved: bool = False, guarded: bool = True, **more
-) -> NestCase:
+    z: Sizes, score: Score, dtype: str = "bf16", saved: bool = False, guarded: bool = True,
+    results=None, **more
+) -> NestCase:  # fmt: skip
     """o = softmax(score) v; with `saved`, also the logarithm of the sum of exponentials.
-    `guarded`: a row that sees nothing is zero, else NaN."""
+    `guarded`: a row that sees nothing is zero, else NaN. `results`: the type of o, if another."""
     body = Body(z, dtype)
     b = body.b
     s = body.contraction(body.load("q", "bHid"), body.load("k", "bhld"), "d")
@@ -283,7 +284,7 @@ def forward(
     mean = b.op("div", o, total)
     if guarded and not score.sinks:
         mean = b.op("where", b.op("eq", total, body.const(0)), body.const(0), mean)
-    body.store("o", "bHie", mean)
+    body.store("o", "bHie", mean, results)
     if saved:
         body.store("lse", "bHi", b.op("add", base, b.op("log", total)), dtypes.f32)
     return _case(f"forward-{score.name}", body, score, "l", **more)

@@ -30,6 +30,7 @@ from torchweld.targets.find import named_target
 from torchweld.templates import registry
 from torchweld.templates.attention.gpu import sums
 from torchweld.templates.attention.gpu.edges import Edge, edge_of, implied
+from torchweld.templates.attention.gpu.generate import generate
 from torchweld.templates.attention.gpu.price import loaded, seconds
 from torchweld.templates.attention.gpu.schedule import Work, candidates, shared_bytes
 from torchweld.templates.attention.gpu.template import TEMPLATE
@@ -221,6 +222,14 @@ def test_a_factor_of_two_products_is_loaded_once():
 def test_what_is_refused(case: NestCase, target, why: str):
     p = problem(case, target)
     assert why in TEMPLATE.supports(TEMPLATE.match(p), p)
+
+
+@pytest.mark.parametrize("results, is_near", [(dtypes.bf16, True), (dtypes.f32, False)], ids=str)
+def test_a_bound_of_scores_is_near_one_only_where_results_are_rounded(results, is_near):
+    """1 - 2 / (1 + exp(2 x)) is off by 2e-7, and so by 1e-5 of a bound of 50."""
+    case = forward(Z, SOFTCAP, results=results)
+    made = generate(case.comp, case.buffers, case.nest, next(candidates(work(case))), early=False)
+    assert ("_tanh(" in made.sources[0].text) != is_near
 
 
 def test_sums_of_float32_scores_of_wide_heads_are_refused():

@@ -31,11 +31,21 @@ _library.define(
 
 
 def _wide_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """`torch.bmm` of factors of 16 bits, with its sums in float32."""
-    return torch.bmm(left.float(), right.float())
+    """`torch.bmm` of factors of 16 bits, with its sums in float32. Of float64, in which plans are
+    compared, it is float64."""
+    kind = torch.promote_types(left.dtype, torch.float32)
+    return torch.bmm(left.to(kind), right.to(kind))
+
+
+def _wide_product_there(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """By tensor cores, which multiply 16 bits exactly and add up in float32."""
+    if left.dtype not in NARROW:
+        return _wide_product(left, right)
+    return torch.bmm(left, right, out_dtype=torch.float32)
 
 
 _library.impl("wide_product", _wide_product, "CompositeExplicitAutograd")
+_library.impl("wide_product", _wide_product_there, "CUDA")
 torch.library.register_fake("torchweld::wide_product", _wide_product)
 WIDE_PRODUCT = torch.ops.torchweld.wide_product.default
 

@@ -30,6 +30,7 @@ from torchweld.passes.patches import products_of_patches
 from torchweld.passes.row_chunks import row_chunks
 from torchweld.passes.row_totals import totals_by_rows
 from torchweld.passes.side_by_side import side_by_side
+from torchweld.passes.single_rows import single_rows_as_sums
 from torchweld.passes.slices import slices_apart
 from torchweld.passes.stacks import stacks_at_once
 from torchweld.passes.statistics import statistics_apart
@@ -132,6 +133,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: factors_together(g, c.loose_outputs))),
         Pass("scores", "products with a softmax between -> one kernel, no scores in memory",
              lambda made, c: score_nests(made, c.target, c.options, c.choose)),
+        Pass("single rows", "batches of products with one row -> sums, fused like any other",
+             _graph(lambda g, c: single_rows_as_sums(g))),
         Pass("row totals", "reductions over everything of what rows were reduced for -> by rows",
              _graph(lambda g, c: totals_by_rows(g, c.target))),
         Pass("pairs", "reductions of a few terms of pairs of points -> pointwise work",

@@ -22,8 +22,11 @@ from torchweld.exact.campaign.run import Campaign, run
 def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
-    if (asked.device == "cuda") != (asked.check == "compiled" and asked.device != "cpu"):
-        parser.error("--device cuda goes with --check compiled, other devices with the rest")
+    elsewhere = asked.device not in ("cpu", "cuda")
+    if (asked.check == "compiled" and elsewhere) or (
+        asked.device == "cuda" and asked.check not in ("compiled", "priced")
+    ):
+        parser.error("--device cuda goes with --check compiled or priced, GPUs by name with others")
     campaign = Campaign(
         asked.folder, asked.check, asked.device, tuple(asked.kinds), asked.shrink
     )
@@ -64,10 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--folder", type=Path, default=Path("campaign"), help="for log and failures (./campaign)")
     add("--check", choices=CHECKS, default="interpreted",
         help="interpreted: no kernels (default); dynamic: no kernels, symbolic sizes;\n"
-             "compiled: kernels; scheduled: kernels with random tiles and threads")  # fmt: skip
+             "compiled: kernels; scheduled: kernels with random tiles and threads;\n"
+             "priced: kernels planned for a device whose rates are random (or no kernels, if that\n"
+             "is a GPU by name)")  # fmt: skip
     add("--device", default="cpu",
         help="make plans for it: cpu (default), H100, ...; cuda: run kernels on the GPU that is\n"
-             "here (with --check compiled)")  # fmt: skip
+             "here (with --check compiled or priced)")  # fmt: skip
     add("--shrink", type=float, default=math.inf, metavar="SECONDS",
         help="time for making each failure small (no limit)")  # fmt: skip
     add("--kinds", nargs="+", choices=KINDS, default=list(USUAL),

@@ -17,7 +17,7 @@ from random import Random
 import torch
 
 from torchweld.exact import fuzz
-from torchweld.exact.campaign.gates import drawn_tiles, opened
+from torchweld.exact.campaign.gates import drawn_rates, drawn_tiles, opened
 from torchweld.exact.campaign.modules import ModuleSample
 from torchweld.exact.campaign.operators import Sample
 from torchweld.exact.campaign.staged import Interpreter
@@ -78,11 +78,15 @@ def compiled(case: Case, device: str = "cpu") -> list[str]:
         return torch.compile(function, backend="torchweld")
 
     with _gates(case):
-        found = _told(case, _differences(case, fuse, device), device)
-        if found or not trains(case):
-            return found
-        plain = _told(case, _differences(case, fuse, device, train=False), device, train=False)
-        return [f"without gradients, {f}" for f in plain]
+        return _with_and_without_gradients(case, fuse, device)
+
+
+def _with_and_without_gradients(case: Case, fuse: Callable, device: str) -> list[str]:
+    found = _told(case, _differences(case, fuse, device), device)
+    if found or not trains(case):
+        return found
+    plain = _told(case, _differences(case, fuse, device, train=False), device, train=False)
+    return [f"without gradients, {f}" for f in plain]
 
 
 def dynamic(case: Case, device: str = "cpu") -> list[str]:
@@ -128,12 +132,29 @@ def scheduled(case: Case, device: str = "cpu") -> list[str]:
             torch.set_num_threads(threads)
 
 
+def priced(case: Case, device: str = "cpu") -> list[str]:
+    """As `compiled`, with plans for a device whose rates are drawn: small programs go ways that are
+    fast for large ones alone. For a GPU that is elsewhere, by name, as `interpreted`."""
+
+    def fuse(function: Callable) -> Callable:
+        torch.compiler.reset()
+        options = {"cache_dir": folder, "calibrate": "off"}
+        return torch.compile(function, backend="torchweld", options=options)
+
+    rates = drawn_rates(Random(case.source))
+    with tempfile.TemporaryDirectory() as folder, rates, _gates(case):
+        if device in ("cpu", "cuda"):
+            return _with_and_without_gradients(case, fuse, device)
+        return interpreted(case, device)
+
+
 def _gates(case: Case) -> AbstractContextManager[None]:
     return opened() if getattr(case, "small_chunks", False) else nullcontext()
 
 
 CHECKS = {
     "interpreted": interpreted, "compiled": compiled, "dynamic": dynamic, "scheduled": scheduled,
+    "priced": priced,
 }  # fmt: skip
 
 

@@ -1,10 +1,11 @@
 """Gates that say what is worth its time, opened: small programs go the ways of large ones too.
-Constants folded in float64; sizes of tiles drawn."""
+Constants folded in float64; sizes of tiles drawn, and what a device does in a second."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from random import Random
 from types import ModuleType
 
@@ -14,6 +15,9 @@ from torchweld.capture import ahead
 from torchweld.core.dtypes import to_torch
 from torchweld.ir import row_price, simplify
 from torchweld.ir.access import Accesses
+from torchweld.targets import find
+from torchweld.targets.products import ProductRates, Rate
+from torchweld.targets.target import Target
 from torchweld.templates.attention.cpu import schedule as attention
 from torchweld.templates.pointwise_reduce.cpu import schedule as loops
 
@@ -58,6 +62,50 @@ def drawn_tiles(rng: Random) -> AbstractContextManager[None]:
     """While it lasts, kernels for a CPU are made with other tiles than the best."""
     drawn = {m: {n: rng.choice(v) for n, v in values.items()} for m, values in _TILES.items()}
     return _patched(drawn)
+
+
+def drawn_rates(rng: Random) -> AbstractContextManager[None]:
+    """While it lasts, plans are made for a device of this kind that is fast and slow at other
+    things: whichever way is the fastest there must be right here."""
+    seed = rng.random()
+
+    def drawn(made: Callable[[int], Target]) -> Callable[[int], Target]:
+        return lambda which: _as_fast_as(made(which), Random(seed))
+
+    here = {n: drawn(getattr(find, n)) for n in ("_cuda_target", "cpu_target")}
+    named = tuple(_as_fast_as(target, Random(seed)) for target in find.KNOWN)
+    return _patched({find: {**here, "KNOWN": named}})
+
+
+def _as_fast_as(target: Target, rng: Random) -> Target:
+    def times(least: float, most: float) -> float:
+        return 10 ** rng.uniform(least, most)
+
+    return replace(
+        target,
+        units=rng.choice((target.units, min(target.units, 16), min(target.units, 4))),
+        launch_s=target.launch_s * times(-3, 2),
+        dram_bytes_per_s=target.dram_bytes_per_s * times(-3, 0),
+        llc_bytes_per_s=target.llc_bytes_per_s * times(-2, 0),
+        fma_per_s=target.fma_per_s * times(-2, 2),
+        rates={n: tuple(r * times(-2, 2) for r in rates) for n, rates in target.rates.items()},
+        products=target.products and _products(target.products, rng),
+    )
+
+
+def _products(rates: ProductRates, rng: Random) -> ProductRates:
+    """The library's are slow, more often than not: it has nothing that may be wrong."""
+    library = rng.choice((1.0, 1e-2, 1e-4))
+
+    def drawn(name: str, rate: Rate) -> Rate:
+        share = library if name.startswith("library") else 10 ** rng.uniform(-1, 1)
+        return replace(rate, tflops=rate.tflops * share, start_us=rate.start_us / share**0.5)
+
+    forms, wide = (
+        {n: drawn(n, r) for n, r in forms.items()} for forms in (rates.forms, rates.wide)
+    )
+    return replace(rates, forms=forms, wide=wide, sum_us=rng.choice((0.0, rates.sum_us)),
+                   computed_fma=rng.choice((0.0, rates.computed_fma)))  # fmt: skip
 
 
 @contextmanager

@@ -94,6 +94,7 @@ CASES = {
     "groups": (Normed(128, 128, 3, padding=1, groups=4), (3, 128, 15, 14)),
     "narrow groups": (Normed(128, 128, 3, padding=1, groups=32), (3, 128, 15, 14)),
     "narrow groups, steps": (Normed(120, 120, 3, stride=2, padding=1, groups=5), (3, 120, 16, 18)),
+    "groups of no whole lines": (Normed(120, 180, 3, padding=1, groups=3), (4, 120, 75, 75)),
     "groups of pixels": (Normed(96, 144, 1, groups=6), (3, 96, 15, 14)),
     "halves": (Halves(64), (3, 64, 15, 14)),
     "holes": (Normed(64, 64, 3, padding=2, dilation=2, activation=F.gelu), (2, 64, 20, 23)),

@@ -56,7 +56,8 @@ class ProductRates:
     of one pixel and of more. `bias_fma`: multiply-adds of a float32 product that the library
     makes slower with a bias than without, by more than a kernel takes to add it. `boxes`: by
     the bytes from one place of an image to the next, at least, what a tile of 128 rows that are
-    places takes in Gluon, and each of its steps of the depth, in us."""
+    places takes in Gluon, and each of its steps of the depth, in us; `unaligned`: by the bytes, at
+    most, at whose multiples the channels of places begin, what a step of more bytes takes."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -78,6 +79,7 @@ class ProductRates:
     groups_us: tuple[float, float] = (2.0, 8.0)
     bias_fma: float = 0.0
     boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
+    unaligned: tuple[tuple[int, float], ...] = ()
 
     def rate(self, form: str, width: int, alignment: int = 16) -> Rate:
         """Of elements of `width` bytes, in rows at multiples of `alignment` bytes."""
@@ -131,6 +133,8 @@ def _unaligned(
 # 8, 16, 32 in images of 56, 28, 14, 7 26.2, 17.5, 9.5, 6.6; 5 of 24, 28 x 28 76.7; 9 of 48, 14 x 14
 # 73.1; 4 of 64, 28 x 28 40.6; 1 x 1: 18 of 32, 14 x 14 44.6; 36 of 32, 7 x 7 58; 24 of 16, 28 x 28
 # 103; 4 of 64, 56 x 56 93.6.
+# Channels that begin at multiples of 16 or 32 bytes, H200, 32 images of 75 x 75, 3 x 3, us: 3
+# groups of 40 274, of 48 170, of 64 95.5 (128 bytes); 2 of 56 161; one of 112 and 120 116, 162.
 # Tiles beside a tile: 46640 x 77 with a depth of 40, and beside it a window of 3 x 3 in a
 # concatenation, which is ten: 460 us, without them 15 by this price. ptxas keeps 3.5 KB of each
 # thread in memory.
@@ -154,7 +158,7 @@ HOPPER = ProductRates(
     },
     sustained=7.0e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=1.0, sum_us=3.5, tile_us=4.0,
     tile_fma_us=0.23, bias_fma=2.4e6,
-    boxes=((0, 2.0, 0.62), (32, 1.3, 0.2), (128, 1.3, 0.31)),
+    boxes=((0, 2.0, 0.62), (32, 1.3, 0.2), (128, 1.3, 0.31)), unaligned=((16, 0.65), (32, 0.4)),
 )  # fmt: skip
 
 # A100: a prior, not measured. The library's large products reach 250 to 270 of the 312 TFLOP/s,

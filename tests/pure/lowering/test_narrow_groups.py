@@ -22,7 +22,7 @@ from torchweld.passes import narrow_groups
 from torchweld.passes.narrow_groups import wide_groups
 from torchweld.pipeline import plan_graph
 from torchweld.targets.find import named_target
-from torchweld.templates.conv.comp import call_of, convolution_comp
+from torchweld.templates.conv.comp import Call, call_of, convolution_comp
 from torchweld.templates.gemm.hopper.schedule import supports
 from torchweld.templates.gemm.triton import schedule as triton_schedule
 
@@ -70,14 +70,47 @@ def any_size(monkeypatch):
 
 @pytest.mark.parametrize(("function", "args", "left"), CASES, ids=lambda _: "")
 def test_a_convolution_of_the_same_meaning(function, args, left, any_size):
+    call = taken(function, args)
+    assert call.groups == left
+
+
+LINES = [
+    (net(3, padding=1), case(120, 180, 3, (9, 7), (3, 3)), "in lines"),
+    (net(2, stride=2, padding=1), case(112, 56, 2, (8, 6), (3, 3)), "in lines"),
+    (net(6, padding=1), case(120, 180, 6, (9, 7), (3, 3)), "joined, in lines"),
+    (net(2, padding=2, dilation=2), case(180, 40, 2, (9, 9), (3, 3), torch.float16), "in lines"),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "way"), LINES, ids=lambda _: "")
+def test_channels_of_a_group_begin_a_line(function, args, way, monkeypatch):
+    monkeypatch.setattr(narrow_groups, "_best", lambda node, ways, *_: way)
+    call = taken(function, args)
+    assert call.channels % 64 == 0 and call.image.strides[1] == 1
+
+
+def taken(function, args) -> Call:
+    """The convolution that is there after the pass: the graph means the same, and the template for
+    images takes it."""
     before, after = converted(function, args)
     (call,) = (n for n in after.nodes if isinstance(n, Extern))
-    assert call_of(call).groups == left
     for one, other in zip(run_graph(after, list(args)), run_graph(before, list(args)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
     buffers = {n: replace(b, device="cuda:0") for n, b in after.buffers.items()}
     accesses = addressed(convolution_comp(call, buffers), buffers)
     assert supports(accesses, contraction_of(accesses), TABLE) is None
+    return call_of(call)
+
+
+def test_lines_pay_where_groups_are_no_whole_lines():
+    """40 channels: steps of 0.65 us become ones of 0.3. 64 are whole lines."""
+    for channels, wanted in ((40, 64), (64, 64)):
+        x, w = (torch.empty(s, dtype=torch.bfloat16, device="meta")
+                for s in ((32, 3 * channels, 75, 75), (180, channels, 3, 3)))  # fmt: skip
+        captured = capture(net(3, padding=1), x, w, mode="real")
+        graph = channels_last(lower(captured, DEFAULT).graph, TABLE)
+        (call,) = (n for n in wide_groups(graph, TABLE, DEFAULT).nodes if isinstance(n, Extern))
+        assert call_of(call).channels == wanted
 
 
 def planned(groups, image, weight, table, dtype=torch.bfloat16, **how) -> list[str]:
@@ -130,7 +163,7 @@ def test_what_stays_with_the_library_keeps_its_groups(options, any_size):
 @pytest.mark.parametrize(("function", "args"), [
     (net(1, padding=1), case(32, 32, 1, (8, 8), (3, 3))),
     (net(32, padding=1), case(32, 32, 32, (8, 8), (3, 3))),  # channels apart
-    (net(2, padding=1), case(80, 80, 2, (8, 8), (3, 3))),  # wide enough
+    (net(2, padding=1), case(128, 80, 2, (8, 8), (3, 3))),  # wide enough
     (net(4), case(32, 32, 4, (8, 8), (1, 1))),  # products
     (net(7, padding=1), case(21, 21, 7, (8, 8), (3, 3))),  # no pixels of whole 16 bytes
     (net(8, padding=1), case(32, 32, 8, (8, 8), (3, 3), torch.float32)),

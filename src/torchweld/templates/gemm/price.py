@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from torchweld.core.once import Same
 from torchweld.ir.access import Accesses
+from torchweld.ir.affine import Affine
 from torchweld.ir.contraction import Contraction, column_sums, operand
 from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import (
@@ -79,11 +80,12 @@ _CONVOLVED_CHANNELS = 32  # and so of channels
 _GROUPED_CHANNELS = (4, 8, 16, 32)  # of groups that cuDNN convolves at once, as if each were of
 _GROUPED_DEPTH = 64
 _CUT = 4  # times that images pass memory more, where groups are cut out
-# The same where channels lie innermost, and those of a group are no whole vectors: cuDNN fills them
+# The same where channels lie innermost, and those of a group are no whole lines: cuDNN fills them
 # up, and takes the result apart. Of 3 groups of 40 to 60 channels, 3 x 3, 32 images of 75 x 75 in
-# bfloat16, an H200 takes 150 us for the products and 430 beside them, where bytes take 26.
+# bfloat16, an H200 takes 150 us for the products and 430 beside them, where bytes take 26. Of 6
+# groups of 20, 3 of 40, 3 of 48, 2 of 56, 3 of 64: 594, 242, 629, 458, 87 us (bench/grouped.py).
 _CUT_UNEVEN = 20
-_VECTOR = 8  # channels
+_LINE = 64  # channels
 _HELD_TILES = 4  # that an epilogue reads beside a tile of results, and registers hold
 _FEW_CHANNELS = 8  # and fewer: cuDNN's kernels do without tensor cores, or pad them
 
@@ -352,7 +354,7 @@ class Prices:
         rates, made = self.device.products, self.graph.buffers[node.outputs[0]]
         each_us = rates.groups_us[prod(call.window) > 1]
         elements = self._number(product(call.image.shape)) + self._number(product(made.shape))
-        uneven = any(n % _VECTOR for n in (call.channels, call.results))
+        uneven = any(n % _LINE for n in (call.channels, call.results))
         cut = _CUT_UNEVEN if uneven and lies_by_pixel(call.image) else _CUT
         cut_s = cut * elements * made.dtype.bytes / self.device.dram_bytes_per_s
         return call.groups * each_us * _MICRO + cut_s
@@ -471,10 +473,20 @@ def _box_us(
     accesses: Accesses, form: Contraction, load: Value, steps: int, device: Target
 ) -> float:
     """Of a tile of 128 places, so many steps of the depth."""
-    apart = accesses.loads[load].offset.coefficient(form.rows[-1])
-    apart = apart * accesses.comp.body[load].dtype.bytes if isinstance(apart, int) else 0
+    offset, width = accesses.loads[load].offset, accesses.comp.body[load].dtype.bytes
+    apart = offset.coefficient(form.rows[-1])
+    apart = apart * width if isinstance(apart, int) else 0
     _, tile_us, step_us = max(r for r in device.products.boxes if r[0] <= max(apart, 0))
-    return tile_us + steps * step_us
+    starts = width * _begin_at(offset, form.depth[-1])
+    slow_us = (us for most, us in device.products.unaligned if starts <= most < apart)
+    return tile_us + steps * next(slow_us, step_us)
+
+
+def _begin_at(offset: Affine, along: str) -> int:
+    """At multiples of how many elements, a power of two, lines along an axis begin."""
+    steps = (offset.const, *(step for axis, step in offset.terms if axis != along))
+    found = gcd(*(n if isinstance(n, int) else 1 for n in steps))
+    return found & -found
 
 
 def _sums_s(count: int, device: Target) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torchweld
 from torchweld.exact.budget import compare
+from torchweld.exact.campaign.gates import opened
 
 LOSSES = {
     "kl": lambda x: F.kl_div(
@@ -84,3 +87,23 @@ def test_labels_end_at_the_first_minus_one(rows, reduction):
     three = step(torchweld.fuse(loss), x), step(loss, x), step(loss, wide)
     for name, *which in zip(("loss", "gradient"), *three):
         assert compare(name, *which).ok
+
+
+def test_a_gradient_that_comes_through_attention_is_none_of_a_loss():
+    """A product of low rank, wider than its factors, has the form of logits; what is behind it
+    makes several gradients at once. That ended in eager."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    x, a, b = (torch.randn(s, requires_grad=True) for s in ((2, 16, 64), (3, 64), (64, 3)))
+
+    def loss(x, a, b):
+        y = F.linear(x, b @ a).view(2, 16, 4, 16).transpose(1, 2)
+        return F.scaled_dot_product_attention(y, y, y, is_causal=True).mean()
+
+    fused = torchweld.fuse(loss)
+    with opened(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = torch.autograd.grad(fused(x, a, b), (x, a, b))
+    assert [r.kind for r in torchweld.records(fused)] == ["forward", "backward"]
+    for ours, right in zip(got, torch.autograd.grad(loss(x, a, b), (x, a, b)), strict=True):
+        torch.testing.assert_close(ours, right)

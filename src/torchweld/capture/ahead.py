@@ -122,7 +122,8 @@ class _Loss:
     def _is_linear(self, tangent: Node) -> bool:
         """Half precision has too few exponents for gradients without their scale."""
         moving = set(self.chain)
-        narrow = any(n.meta["val"].dtype == torch.float16 for n in self.chain)
+        values = (n.meta["val"] for n in self.chain)  # of attention's gradient several
+        narrow = any(getattr(v, "dtype", None) == torch.float16 for v in values)
         whole = all(_elements(end) > 1 for end in self.ends)
         rest = (n for n in self.chain if n is not tangent)
         return not narrow and whole and all(is_linear(n, moving) for n in rest)

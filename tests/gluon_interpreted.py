@@ -155,13 +155,24 @@ class Descriptor:
         return tile
 
     def write(self, corner, tile: torch.Tensor) -> None:
-        inside, within = self._cut(corner)
-        self.tensor[inside] = tile[within]
+        """As the hardware does: a row ends at a multiple of 16 bytes, in memory that may be
+        another's."""
+        lanes = 16 // self.tensor.element_size()
+        *outer, columns = self.tensor.shape
+        inside, within = self._cut(corner, (*outer, -(-columns // lanes) * lanes))
+        places = self.tensor.storage_offset()
+        for d, (along, stride) in enumerate(zip(inside, self.tensor.stride())):
+            step = torch.arange(along.start, along.stop) * stride
+            places = places + step.view(-1, *[1] * (self.tensor.dim() - 1 - d))
+        memory = self.tensor.as_strided((self.tensor.untyped_storage().nbytes()
+                                         // self.tensor.element_size(),), (1,), 0)  # fmt: skip
+        room = places < len(memory)
+        memory[places[room]] = tile[within][room]
 
-    def _cut(self, corner):
+    def _cut(self, corner, shape: tuple[int, ...] | None = None):
         """What of the tensor a tile covers, and where in the tile that is."""
         starts = [int(c) for c in corner]
-        ends = [min(c + b, e) for c, b, e in zip(starts, self.block, self.tensor.shape)]
+        ends = [min(c + b, e) for c, b, e in zip(starts, self.block, shape or self.tensor.shape)]
         inside = [slice(max(0, c), max(0, c, e)) for c, e in zip(starts, ends)]
         within = tuple(slice(s.start - c, s.stop - c) for c, s in zip(starts, inside))
         return tuple(inside), within

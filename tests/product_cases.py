@@ -107,7 +107,7 @@ def linear(m, n, k, dtype="bf16", left="mk", right="nk", gap=0, fill=None, sizes
 
 def apart(case: Case, names: str = "xw") -> Case:
     """The rows of these matrices begin at multiples of eight elements, whatever their length."""
-    rows = {n: replace(b, strides=(-(-b.shape[1] // 8) * 8, 1))
+    rows = {n: replace(b, strides=(b.shape[1] + -b.shape[1] % 8, 1), slack=-b.shape[1] % 8)
             for n, b in case.buffers.items() if n in names}  # fmt: skip
     return replace(case, buffers=case.buffers | rows)
 

@@ -70,6 +70,7 @@ def epilogues(dtype: str) -> list[Case]:
         cases.two_lefts(304, 200, 136, dtype),
         cases.summed(531, 264, 72, dtype),
         cases.summed_halves(531, 264, 72, dtype),
+        cases.apart(cases.summed_halves(531, 132, 72, dtype), "wab"),
         cases.gelu_backward(700, 392, 136, dtype),
     ]
 

@@ -41,6 +41,10 @@ from torchweld.capture.torch_private import is_view
 aten = torch.ops.aten
 
 _FEW = 4  # terms of an element, and rows or columns
+# The same of a batch on a GPU, where the library takes tiles of 64 rows, or worse: 4096 products of
+# 5 x 4 x 1024 and 5 x 5 x 1024 (streams of hyper-connections) took cuBLAS's magma_sgemmEx 340 us
+# each on an H200, where their bytes take 20.
+_FEW_THERE = 8
 _MANY = 32  # columns or rows of one matrix beside them: a smaller one is no work for anybody
 
 
@@ -90,13 +94,14 @@ def _is_of_few(a, b) -> bool:
     """Whether each element has a few terms, and one of the sides a few rows or columns, but there
     are many elements."""
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
-    if not _is_few(depth) or not (_is_few(rows) or _is_few(columns)):
+    most = _FEW_THERE if a.dim() > 2 and a.device.type == "cuda" else _FEW
+    if not _is_few(depth, most) or not (_is_few(rows, most) or _is_few(columns, most)):
         return False
     return a.dim() > 2 or any(not isinstance(n, int) or n >= _MANY for n in (rows, columns))
 
 
-def _is_few(extent) -> bool:
-    return isinstance(extent, int) and 1 <= extent <= _FEW
+def _is_few(extent, most: int) -> bool:
+    return isinstance(extent, int) and 1 <= extent <= most
 
 
 def _terms(call: Callable, a, b, dtype: torch.dtype):

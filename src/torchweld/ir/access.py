@@ -42,12 +42,14 @@ from torchweld.ir.size import Size
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Element `offset + sum(value * stride for value, stride in refs)` of `buffer`, of `bytes`."""
+    """Element `offset + sum(value * stride for value, stride in refs)` of `buffer`, of `bytes`.
+    `slack`: as the buffer's."""
 
     buffer: str
     offset: Affine
     refs: tuple[tuple[Value, Size], ...]
     bytes: int
+    slack: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ def _access(
             refs.append((entry.value, stride))
         else:
             offset = offset + entry * stride
-    return Access(name, offset, tuple(_undivided(refs, body)), buffer.dtype.bytes)
+    refs = tuple(_undivided(refs, body))
+    return Access(name, offset, refs, buffer.dtype.bytes, buffer.slack)
 
 
 def _undivided(refs: list[tuple[Value, Size]], body: Sequence[Instr]) -> list[tuple[Value, Size]]:

@@ -77,7 +77,7 @@ class Signatures:
 
     def _facts(self, name: str) -> tuple:
         b = self.buffers[name]
-        return b.shape, b.dtype, b.strides, b.device
+        return b.shape, b.dtype, b.strides, b.device, b.slack
 
 
 @dataclass(frozen=True, slots=True)

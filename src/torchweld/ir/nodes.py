@@ -279,7 +279,8 @@ Node = Union[Comp, Extern]
 class Buffer:
     """A tensor in memory. `strides` in elements; `device` as torch prints it. `frozen`: a parameter
     or constant that does not change between calls unless its version counter says so: what is
-    derived from it may be kept."""
+    derived from it may be kept. `slack`: elements behind each row that are nobody's, which a kernel
+    may write: rows are apart for the sake of their alignment."""
 
     name: str
     shape: tuple[Size, ...]
@@ -287,6 +288,7 @@ class Buffer:
     strides: tuple[Size, ...]
     device: str = "cpu"
     frozen: bool = False
+    slack: int = 0
 
     @property
     def view(self) -> View:

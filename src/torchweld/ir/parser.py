@@ -198,7 +198,9 @@ def _buffer(line: _Line) -> Buffer:
     device = line.take("name")
     if line.accept(":"):
         device += ":" + line.take("int")
-    return Buffer(name, shape, dtype, strides, device, line.accept("frozen"))
+    frozen = line.accept("frozen")
+    slack = int(line.take("int")) if line.accept("slack") else 0
+    return Buffer(name, shape, dtype, strides, device, frozen, slack)
 
 
 def _extern(lines: _Lines, line: _Line) -> Extern:

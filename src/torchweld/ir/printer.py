@@ -77,8 +77,9 @@ def store_text(store: Store) -> str:
 
 
 def buffer_text(buffer: Buffer) -> str:
-    frozen = " frozen" if buffer.frozen else ""
-    place = f"strides {_sizes(buffer.strides)} on {buffer.device}{frozen}"
+    more = " frozen" if buffer.frozen else ""
+    more += f" slack {buffer.slack}" if buffer.slack else ""
+    place = f"strides {_sizes(buffer.strides)} on {buffer.device}{more}"
     return f"buffer {name_text(buffer.name)} : {buffer.dtype}{_sizes(buffer.shape)} {place}"
 
 

@@ -60,7 +60,7 @@ class Rows:
 
     def apart(self, buffer: Buffer) -> Buffer:
         window = self.move(buffer.view)
-        return replace(buffer, strides=window.strides)
+        return replace(buffer, strides=window.strides, slack=self.pitch - self.extent)
 
 
 def align_temporaries(

@@ -302,7 +302,8 @@ class _Whole:
 
 def _layout(buffer: Buffer) -> tuple:
     """All but its name."""
-    return buffer.shape, buffer.strides, buffer.dtype, buffer.device, buffer.frozen
+    return (buffer.shape, buffer.strides, buffer.dtype, buffer.device, buffer.frozen,
+            buffer.slack)  # fmt: skip
 
 
 def _place(call) -> tuple[str, str]:

@@ -144,6 +144,20 @@ def test_what_tma_cannot_store_is_stored_from_registers():
     assert not odd.results  # rows of 266 bytes
 
 
+def test_tma_stores_rows_that_end_where_nobody_is_hurt():
+    """It writes up to a multiple of 16 bytes."""
+    tiles = P("gluon", 128, 128, 64, 8, 3)
+    apart = cases.apart(cases.linear(256, 133, 64), "y")
+    assert rules.roles(*parts(apart), tiles).results
+    rows = replace(apart.buffers["y"], slack=0)  # a window of the caller's
+    given = replace(apart, buffers=apart.buffers | {"y": rows})
+    assert not rules.roles(*parts(given), tiles).results
+    halves = cases.apart(cases.summed_halves(300, 132, 72), "wab")
+    assert not rules.roles(*parts(halves), tiles).results
+    whole = cases.summed_halves(300, 136, 72)
+    assert len(rules.roles(*parts(whole), tiles).results) == 2
+
+
 def test_another_device_is_refused():
     case = cases.linear(256, 256, 256)
     assert "no Hopper" in rules.supports(*parts(case), named_target("A100"))

@@ -38,7 +38,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )
 from torchweld.ir.scalar import TABLE
-from torchweld.ir.size import Size, product
+from torchweld.ir.size import Size, known_factor, product
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.images import (
@@ -48,7 +48,7 @@ from torchweld.templates.gemm.hopper.images import (
     places,
     weight,
 )
-from torchweld.templates.gemm.hopper.windows import Window, window
+from torchweld.templates.gemm.hopper.windows import TMA_BYTES, Window, window
 from torchweld.templates.gemm.schedule import ProductSchedule
 
 # Columns of a tile, by accumulator.
@@ -489,7 +489,21 @@ def _results(accesses: Accesses, contraction: Contraction) -> Mapping[int, Windo
         if _stores_tiles(accesses, contraction, store):
             dtype = accesses.comp.body[store.value].dtype
             found[position] = _tile_window(accesses, contraction, access, dtype)
-    return {p: w for p, w in found.items() if isinstance(w, Window)}
+    windows = {p: w for p, w in found.items() if isinstance(w, Window)}
+    return {p: w for p, w in windows.items() if _ends_a_line(w, accesses.stores[p].slack)}
+
+
+def _ends_a_line(result: Window, slack: int) -> bool:
+    """Whether what is behind its columns is not hurt: TMA ends rows at multiples of 16 bytes, and
+    writes what is left of that many (triton-lang/triton, issue 11583). `slack`: of the buffer."""
+    columns, lanes = result.shape[-1], TMA_BYTES // result.dtype.bytes
+    if known_factor(columns) % lanes == 0:
+        return True
+    *steps, pitch = result.strides[:-1]
+    numbers = (columns, result.offset, pitch, *steps)
+    if not slack or not all(isinstance(n, int) for n in numbers) or any(s % pitch for s in steps):
+        return False
+    return result.offset % pitch + columns == pitch - slack
 
 
 def _stores_tiles(accesses: Accesses, contraction: Contraction, store: Store) -> bool:

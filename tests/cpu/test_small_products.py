@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchweld
@@ -133,3 +134,13 @@ def test_keys_that_heads_share_stay_in_a_batch():
     gm = make_fx(scores, tracing_mode="fake")(torch.randn(4, 7, 8), torch.randn(1, 9, 8))
     small_products.write_out_batches(gm)
     assert gm.graph.find_nodes(op="call_function", target=aten.bmm.default)
+
+
+@pytest.mark.parametrize("place, batches", [("cpu", 1), ("cuda", 0)])
+def test_a_batch_on_a_gpu_may_have_eight_terms(place, batches):
+    """Streams of hyper-connections: 5 x 5 x 1024 for each token."""
+    with FakeTensorMode():
+        args = [torch.empty(s, device=place) for s in ((7, 5, 5), (7, 5, 33))]
+        gm = make_fx(torch.bmm)(*args)
+    small_products.write_out_batches(gm)
+    assert len(gm.graph.find_nodes(op="call_function", target=aten.bmm.default)) == batches

@@ -9,7 +9,9 @@ from plan_programs import H100, kernels, planned, program
 
 from torchweld.core.errors import InvalidIR
 from torchweld.core.options import Options
+from torchweld.ir.parser import parse_comp
 from torchweld.plan import evaluate
+from torchweld.plan.legality import kernel_refusal
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
 from torchweld.targets.find import target_of
@@ -339,3 +341,19 @@ def test_reductions_without_a_common_frame_are_cut():
     result = planned(graph, fuse=False)
     assert len(kernels(result)) == 2
     assert len(kernels(planned(graph))) == 2
+
+
+@pytest.mark.parametrize("columns, live, why", [
+    (4096, 12, None), (16001, 7, Reason.ROW_SUMS), (16001, 4, None), (20000, 1, Reason.ROW_SUMS),
+], ids=str)  # fmt: skip
+def test_rows_are_summed_apart_where_registers_do_not_hold_one(columns, live, why):
+    comp = parse_comp(f"""comp softmax_backward [i:512, j:{columns}] {{
+      %0 = load g[i, j] : f32
+      %1 = reduce.sum[j] %0 : f32
+      %2 = sub %0 %1 : f32
+      %3 = reduce.sum[i] %2 : f32
+      store dx[i, j] %2
+      store db[j] %3
+    }}""")
+    found = kernel_refusal(comp, live, H100)
+    assert (found and found.reason) == why

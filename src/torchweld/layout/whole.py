@@ -17,7 +17,7 @@ def whole_copy(view: View, name: str, graph: Graph, node: Extern) -> tuple[Buffe
     """A contiguous buffer `name`, and the Comp that copies `view` to it, which comes from where
     `node` does. None where the dimensions of the view's buffer do not describe it."""
     source, strides = graph.buffers[view.buffer], contiguous_strides(view.shape)
-    copy = replace(source, name=name, shape=view.shape, strides=strides, frozen=False)
+    copy = replace(source, name=name, shape=view.shape, strides=strides, frozen=False, slack=0)
     comp = _copying(view, source, copy, node)
     return None if comp is None else (copy, comp)
 

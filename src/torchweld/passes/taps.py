@@ -85,7 +85,8 @@ def _copy(weight: Buffer, line: int, reader: Comp) -> tuple[Comp, Buffer]:
     order = _order(len(weight.shape), line)
     shape = tuple(weight.shape[d] for d in order)
     name = f"{weight.name}_taps{line}"
-    made = replace(weight, name=name, shape=shape, strides=contiguous_strides(shape), frozen=False)
+    made = replace(weight, name=name, shape=shape, strides=contiguous_strides(shape),
+                   frozen=False, slack=0)  # fmt: skip
     names = {d: f"i{d}" for d in order if weight.shape[d] != 1}
     places = {d: axis(names[d]) if d in names else constant(0) for d in order}
     body = BodyBuilder()

@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--shrink", type=float, default=math.inf, metavar="SECONDS",
         help="time for making each failure small (no limit)")  # fmt: skip
     add("--kinds", nargs="+", choices=KINDS, default=list(USUAL),
-        help="kinds of programs (all but 'part' and 'unread')")
+        help="kinds of programs (all but 'part', 'unread' and 'gated')")
     return parser
 
 

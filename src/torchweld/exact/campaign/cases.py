@@ -10,6 +10,7 @@ from hypothesis import seed as seeded
 
 from torchweld.exact.campaign import (
     attention,
+    gated,
     layers,
     losses,
     modules,
@@ -52,6 +53,7 @@ KINDS: dict[str, Callable[[int], Case | None]] = {
     "written": written.program,
     "part": parts.program,
     "unread": unread.program,
+    "gated": gated.program,
 }
 _SHARES = (
     *("operator",) * 5, *("movement",) * 3, *("random",) * 2, "module", *("attention",) * 2, "loss",

@@ -57,7 +57,8 @@ class ProductRates:
     makes slower with a bias than without, by more than a kernel takes to add it. `boxes`: by
     the bytes from one place of an image to the next, at least, what a tile of 128 rows that are
     places takes in Gluon, and each of its steps of the depth, in us; `unaligned`: by the bytes, at
-    most, at whose multiples the channels of places begin, what a step of more bytes takes."""
+    most, at whose multiples the channels of places begin, what a step of longer lines than
+    `short_line` bytes takes."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -80,6 +81,7 @@ class ProductRates:
     bias_fma: float = 0.0
     boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
     unaligned: tuple[tuple[int, float], ...] = ()
+    short_line: int = 64
 
     def rate(self, form: str, width: int, alignment: int = 16) -> Rate:
         """Of elements of `width` bytes, in rows at multiples of `alignment` bytes."""

@@ -473,12 +473,13 @@ def _box_us(
     accesses: Accesses, form: Contraction, load: Value, steps: int, device: Target
 ) -> float:
     """Of a tile of 128 places, so many steps of the depth."""
+    rates = device.products
     offset, width = accesses.loads[load].offset, accesses.comp.body[load].dtype.bytes
     apart = offset.coefficient(form.rows[-1])
     apart = apart * width if isinstance(apart, int) else 0
-    _, tile_us, step_us = max(r for r in device.products.boxes if r[0] <= max(apart, 0))
+    _, tile_us, step_us = max(r for r in rates.boxes if r[0] <= max(apart, 0))
     starts = width * _begin_at(offset, form.depth[-1])
-    slow_us = (us for most, us in device.products.unaligned if starts <= most < apart)
+    slow_us = (us for most, us in rates.unaligned if starts <= most and apart > rates.short_line)
     return tile_us + steps * next(slow_us, step_us)
 
 

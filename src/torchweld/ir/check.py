@@ -120,16 +120,9 @@ def _check_symbols(graph: Graph) -> None:
     for buffer in graph.buffers.values():
         unknown = _symbols_of(buffer.shape + buffer.strides) - known
         _require(not unknown, f"unknown symbol {sorted(unknown)}", f"buffer {buffer.name}")
-        _require(not buffer.slack or _has_gap(buffer), "no rows apart", f"buffer {buffer.name}")
     for node in graph.nodes:
         unknown = _symbols_of(_sizes(node) if isinstance(node, Comp) else _arguments(node)) - known
         _require(not unknown, f"unknown symbol {sorted(unknown)}", f"node {node.name}")
-
-
-def _has_gap(buffer: Buffer) -> bool:
-    """Whether `slack` elements lie behind each of its rows."""
-    rows = {1, *(n * s for n, s in zip(buffer.shape, buffer.strides))}  # where they end
-    return any(stride - buffer.slack in rows for stride in buffer.strides)
 
 
 def _sizes(comp: Comp) -> Iterable[Size]:

@@ -90,12 +90,13 @@ def _whole_columns(p: _Product, buffers: Mapping[str, Buffer], table) -> _Change
         return None
     longer = replace(
         weight, name=f"{p.node.name}_weight", shape=(wide, p.terms), strides=(p.terms, 1),
-        frozen=False,
+        frozen=False, slack=0,
     )  # fmt: skip
     whole = View(longer.name, (p.terms, wide), (1, p.terms))
     copy = copy_comp(f"copy_{longer.name}", weight, longer, p.node.origins)
     nodes = (copy, replace(p.node, args=(p.a, whole)))
-    result = replace(p.result, shape=(p.result.shape[0], wide))
+    slack = max(0, p.result.slack - (wide - p.columns))
+    result = replace(p.result, shape=(p.result.shape[0], wide), slack=slack)
     return _Change(nodes, (longer, result), _pass_s(weight.shape, weight, {}, table))
 
 

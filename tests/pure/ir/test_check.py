@@ -7,7 +7,6 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir.check import check_comp, check_graph
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp, parse_graph
-from torchweld.ir.printer import text
 
 BUFFERS = {
     "x": Buffer("x", (4, 6), dtypes.f32, (6, 1)),
@@ -132,19 +131,6 @@ SECOND = "comp second [i:s0, j:6] {\n %0 = load y[i, j] : f32\n store z[i, j] %0
 
 def test_a_valid_graph():
     check_graph(parse_graph(GRAPH.format(FIRST + SECOND, 6)))
-
-
-@pytest.mark.parametrize("slack, is_right", [(2, True), (3, False)])
-def test_slack_lies_between_rows(slack, is_right):
-    apart = GRAPH.replace("y : f32[s0, 6] strides [6, 1] on cpu",
-                          f"y : f32[s0, 6] strides [8, 1] on cpu slack {slack}")  # fmt: skip
-    graph = parse_graph(apart.format(FIRST + SECOND, 6))
-    assert parse_graph(text(graph)) == graph and graph.buffers["y"].slack == slack
-    if is_right:
-        check_graph(graph)
-    else:
-        with pytest.raises(InvalidIR, match="no rows apart"):
-            check_graph(graph)
 
 
 @pytest.mark.parametrize(

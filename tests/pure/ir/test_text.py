@@ -88,6 +88,7 @@ def whole_graph() -> Graph:
     )
     buffers = {
         "x": Buffer("x", (s0, s1), dtypes.bf16, (s1, 1), "cuda:0", True),
+        "apart": Buffer("apart", (4, 5), dtypes.bf16, (8, 1), "cuda:0", slack=3),
         "out": Buffer("out", (), dtypes.b1, ()),
     }
     outputs = (View("out", (), ()), s0 * s1, None, 3)

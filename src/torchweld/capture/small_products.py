@@ -41,9 +41,9 @@ from torchweld.capture.torch_private import is_view
 aten = torch.ops.aten
 
 _FEW = 4  # terms of an element, and rows or columns
-# The same of a batch on a GPU, where the library takes tiles of 64 rows, or worse: 4096 products of
-# 5 x 4 x 1024 and 5 x 5 x 1024 (streams of hyper-connections) took cuBLAS's magma_sgemmEx 340 us
-# each on an H200, where their bytes take 20.
+# The same of a batch on a GPU: of 4096 products of 5 x 4 x 1024, 4 x 5 x 1024 and 5 x 1024 x 4
+# (streams of hyper-connections, in training), some took cuBLAS's magma_sgemmEx 684 us on an H200,
+# others kernels of ours for matrices 561. Which took how long was not looked into.
 _FEW_THERE = 8
 _MANY = 32  # columns or rows of one matrix beside them: a smaller one is no work for anybody
 

@@ -26,7 +26,7 @@ from torchweld.core.options import Options
 from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.contraction import TENSOR_DTYPES
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, IndexMap, Node, Store, View
+from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, IndexMap, Node, Store, Value, View
 from torchweld.layout.channels import innermost
 from torchweld.passes.few_channels import is_faster
 from torchweld.targets.target import Target
@@ -105,26 +105,22 @@ def _is_narrow(call: Call | None, graph: Graph) -> bool:
 
 
 def _widened(node: Extern, call: Call, graph: Graph, count: int) -> _Way | None:
-    """With `count` groups as one."""
-    source = graph.buffers[call.weight.buffer]
+    """With `count` groups as one: a channel that is none of its result's group is zero."""
     results, channels, window = call.results, call.channels, call.window
-    shape = call.weight.shape[0], count * channels, *window
-    weight = innermost(replace(source, name=f"{node.name}_weight_wide", shape=shape, frozen=False))
-    sides = [f"s{d}" for d in range(len(window))]
-    sizes = call.groups // count, count, results, count, channels, *window
-    extents = dict(zip(("g", "to", "o", "of", "c", *sides), sizes))
-    g, to, o, of, c, *taps = (axis(a) for a in extents)
+    taps = {f"s{d}": size for d, size in enumerate(window)}
+    sizes = {"g": call.groups // count, "to": count, "o": results, "of": count, "c": channels}
+    g, to, o, of, c, *places = map(axis, (*sizes, *taps))
     body, result = BodyBuilder(), (g * count + to) * results + o
-    place = on_buffer(call.weight, graph.buffers, (result, c, *taps))
-    if place is None:
+    weight = _copy(
+        node, "weight_wide", call.weight, graph, sizes | taps, (result, c, *places),
+        (result, of * channels + c, *places), (call.weight.shape[0], count * channels, *window),
+        body, body.op("eq", body.index(to), body.index(of)),
+    )  # fmt: skip
+    if weight is None:
         return None
-    same = body.op("eq", body.index(to), body.index(of))
-    value = body.load(source.name, place, source.dtype, same, 0.0)
-    store = Store(weight.name, (result, of * channels + c, *taps), value)
-    axes = tuple(Axis(a, e) for a, e in extents.items())
-    copy = Comp(f"{node.name}_weight_wide", axes, body.body, (store,), node.origins)
-    args = (*node.args[:1], weight.view, *node.args[2:8], call.groups // count)
-    return _Way(replace(node, args=args), (copy,), (), (weight,))
+    copy, wide = weight
+    args = (*node.args[:1], wide.view, *node.args[2:8], call.groups // count)
+    return _Way(replace(node, args=args), (copy,), (), (wide,))
 
 
 def _in_lines(way: _Way, graph: Graph) -> _Way | None:
@@ -135,21 +131,23 @@ def _in_lines(way: _Way, graph: Graph) -> _Way | None:
     width = -(-call.channels // line) * line
     if width == call.channels or not lies_by_pixel(call.image):
         return None
-    batch, _, *sizes = call.image.shape
+    batch, _, *sides = call.image.shape
+    results = call.weight.shape[0]
     n, g, o, c = (axis(a) for a in "ngoc")
-    inside = {"c": width, **{f"s{d}": size for d, size in enumerate(sizes)}}
-    taps = {"c": width, **{f"s{d}": size for d, size in enumerate(call.window)}}
-    places = [axis(f"s{d}") for d in range(len(sizes))]
-    image = _copy(
-        node, "image", call.image, graph, {"n": batch, "g": call.groups, **inside},
-        (n, g * call.channels + c, *places), (n, g * width + c, *places),
-        (batch, call.groups * width, *sizes), call.channels,
-    )  # fmt: skip
-    weight = _copy(
-        node, "weight", call.weight, graph, {"o": call.weight.shape[0], **taps},
-        (o, c, *places), (o, c, *places), (call.weight.shape[0], width, *call.window),
-        call.channels,
-    )  # fmt: skip
+    places = [axis(f"s{d}") for d in range(len(sides))]
+
+    def copied(of: str, view: View, axes: dict[str, int], inner, place, to, shape):
+        body = BodyBuilder()
+        given = body.op("lt", body.index(c), body.const(call.channels, dtypes.i64))
+        every = axes | {"c": width} | {f"s{d}": size for d, size in enumerate(inner)}
+        return _copy(node, f"{of}_lines", view, graph, every, (*place, *places), (*to, *places),
+                     (*shape, *inner), body, given)  # fmt: skip
+
+    image = copied("image", call.image, {"n": batch, "g": call.groups}, sides,
+                   (n, g * call.channels + c), (n, g * width + c),
+                   (batch, call.groups * width))  # fmt: skip
+    weight = copied("weight", call.weight, {"o": results}, call.window, (o, c), (o, c),
+                    (results, width))  # fmt: skip
     if image is None or weight is None:
         return None
     made = replace(node, args=(image[1].view, weight[1].view, *node.args[2:]))
@@ -159,18 +157,15 @@ def _in_lines(way: _Way, graph: Graph) -> _Way | None:
 
 def _copy(
     node: Extern, of: str, view: View, graph: Graph, axes: Mapping[str, int], place: IndexMap,
-    to: IndexMap, shape: tuple[int, ...], channels: int,
+    to: IndexMap, shape: tuple[int, ...], body: BodyBuilder, guard: Value,
 ) -> tuple[Comp, Buffer] | None:
-    """What is at `place` of a window, at `to` of a buffer with its channels innermost; zeros
-    beyond so many `channels`."""
-    source, body = graph.buffers[view.buffer], BodyBuilder()
+    """What is at `place` of a window, at `to` of a buffer with its channels innermost; zero where
+    `guard`, a value of `body`, is false."""
+    source, name = graph.buffers[view.buffer], f"{node.name}_{of}"
     at = on_buffer(view, graph.buffers, place)
     if at is None:
         return None
-    name = f"{node.name}_{of}_lines"
     made = innermost(replace(source, name=name, shape=shape, frozen=False))
-    given = body.op("lt", body.index(axis("c")), body.const(channels, dtypes.i64))
-    value = body.load(source.name, at, source.dtype, given, 0.0)
-    store = Store(name, to, value)
+    store = Store(name, to, body.load(source.name, at, source.dtype, guard, 0.0))
     every = tuple(Axis(a, e) for a, e in axes.items())
     return Comp(name, every, body.body, (store,), node.origins), made

@@ -99,8 +99,7 @@ def _row_sums_refusal(comp: Comp, live: int, device: Target) -> Refusal | None:
     columns = product(comp.extent(n) for n in frame.columns)
     if not isinstance(columns, int) or columns > device.max_columns:
         return Refusal(Reason.ROW_SUMS, f"{columns} columns")
-    held = 4 * next_pow2(columns) * live
-    if columns > 1 and held > _HELD * device.row_bytes:
+    if 4 * next_pow2(columns) * live > _HELD * device.row_bytes:
         return Refusal(Reason.ROW_SUMS, f"{columns} columns of {live} live values")
     loads = [i for i in comp.body if isinstance(i, Load) and _is_indirect(i.index)]
     return Refusal(Reason.ROW_SUMS, f"{loads[0].buffer} is read indirectly") if loads else None

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from random import Random
 
@@ -72,13 +73,13 @@ def _of_plans(
 def compiled(case: Case, device: str = "cpu") -> list[str]:
     """Kernels, by Dynamo; `device`: "cpu" or "cuda", where all of it runs. Forward and backward,
     and then without gradients, which some operations are written out for in another way."""
-
-    def fuse(function: Callable) -> Callable:
-        torch.compiler.reset()
-        return torch.compile(function, backend="torchweld")
-
     with _gates(case):
-        return _with_and_without_gradients(case, fuse, device)
+        return _with_and_without_gradients(case, _by_dynamo, device)
+
+
+def _by_dynamo(function: Callable, **options) -> Callable:
+    torch.compiler.reset()
+    return torch.compile(function, backend="torchweld", options=options or None)
 
 
 def _with_and_without_gradients(case: Case, fuse: Callable, device: str) -> list[str]:
@@ -119,15 +120,10 @@ def _regrown(case: Case) -> Case | None:
 def scheduled(case: Case, device: str = "cpu") -> list[str]:
     """Kernels on a CPU with tiles and a number of threads drawn: any must keep the contract."""
     rng, threads = Random(case.source), torch.get_num_threads()
-
-    def fuse(function: Callable) -> Callable:
-        torch.compiler.reset()
-        return torch.compile(function, backend="torchweld", options={"cache_dir": folder})
-
     with tempfile.TemporaryDirectory() as folder, drawn_tiles(rng), _gates(case):
         torch.set_num_threads(rng.choice((1, 2, 3)))
         try:
-            return _told(case, _differences(case, fuse))
+            return _told(case, _differences(case, partial(_by_dynamo, cache_dir=folder)))
         finally:
             torch.set_num_threads(threads)
 
@@ -135,15 +131,10 @@ def scheduled(case: Case, device: str = "cpu") -> list[str]:
 def priced(case: Case, device: str = "cpu") -> list[str]:
     """As `compiled`, with plans for a device whose rates are drawn: small programs go ways that are
     fast for large ones alone. For a GPU that is elsewhere, by name, as `interpreted`."""
-
-    def fuse(function: Callable) -> Callable:
-        torch.compiler.reset()
-        options = {"cache_dir": folder, "calibrate": "off"}
-        return torch.compile(function, backend="torchweld", options=options)
-
     rates = drawn_rates(Random(case.source))
     with tempfile.TemporaryDirectory() as folder, rates, _gates(case):
         if device in ("cpu", "cuda"):
+            fuse = partial(_by_dynamo, cache_dir=folder, calibrate="off")
             return _with_and_without_gradients(case, fuse, device)
         return interpreted(case, device)
 

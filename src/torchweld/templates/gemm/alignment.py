@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from math import gcd
 
 from torchweld.ir.access import Accesses, linear
+from torchweld.ir.affine import Affine
 from torchweld.ir.contraction import Contraction
 from torchweld.ir.nodes import Value, View
 from torchweld.ir.size import Size, known_factor, product
@@ -112,5 +113,10 @@ def _steps(accesses: Accesses, c: Contraction, load: Value) -> Iterator[Size]:
             yield length if step == 1 else step
 
 
-def _common(steps: Iterable[Size], width: int) -> int:
-    return gcd(WHOLE, *(known_factor(s) * width for s in steps))
+def of_lines(offset: Affine, along: str, width: int, most: int) -> int:
+    """Bytes, up to `most`, a power of two, that lines along an axis begin at multiples of."""
+    return _common((offset.const, *(s for a, s in offset.terms if a != along)), width, most)
+
+
+def _common(steps: Iterable[Size], width: int, most: int = WHOLE) -> int:
+    return gcd(most, *(known_factor(s) * width for s in steps))

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import ceil, gcd, prod
+from math import ceil, prod
 
 from torchweld.core.once import Same
 from torchweld.ir.access import Accesses
-from torchweld.ir.affine import Affine
 from torchweld.ir.contraction import Contraction, column_sums, operand
 from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import (
@@ -45,6 +44,7 @@ from torchweld.templates.gemm.alignment import (
     copied_for_call,
     narrow_stores,
     of_call,
+    of_lines,
     of_loads,
     once_rows_are_apart,
 )
@@ -86,6 +86,7 @@ _CUT = 4  # times that images pass memory more, where groups are cut out
 # groups of 20, 3 of 40, 3 of 48, 2 of 56, 3 of 64: 594, 242, 629, 458, 87 us (bench/grouped.py).
 _CUT_UNEVEN = 20
 _LINE = 64  # channels
+_LINE_BYTES = 128
 _HELD_TILES = 4  # that an epilogue reads beside a tile of results, and registers hold
 _FEW_CHANNELS = 8  # and fewer: cuDNN's kernels do without tensor cores, or pad them
 
@@ -478,16 +479,9 @@ def _box_us(
     apart = offset.coefficient(form.rows[-1])
     apart = apart * width if isinstance(apart, int) else 0
     _, tile_us, step_us = max(r for r in rates.boxes if r[0] <= max(apart, 0))
-    starts = width * _begin_at(offset, form.depth[-1])
+    starts = of_lines(offset, form.depth[-1], width, _LINE_BYTES)
     slow_us = (us for most, us in rates.unaligned if starts <= most and apart > rates.short_line)
     return tile_us + steps * next(slow_us, step_us)
-
-
-def _begin_at(offset: Affine, along: str) -> int:
-    """At multiples of how many elements, a power of two, lines along an axis begin."""
-    steps = (offset.const, *(step for axis, step in offset.terms if axis != along))
-    found = gcd(*(n if isinstance(n, int) else 1 for n in steps))
-    return found & -found
 
 
 def _sums_s(count: int, device: Target) -> float:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 import torchweld
+from applied import Apply
 from torchweld.capture import aot, export_
 from torchweld.core import events
 from torchweld.core.options import Options
@@ -432,14 +433,5 @@ def test_the_deviation_of_all_elements_is_biased_if_asked(function, shape):
     torch.manual_seed(0)
     x = torch.randn(shape)
     events.clear()
-    assert torch.allclose(torchweld.fuse(Of(function), (x,))(x), function(x), rtol=1e-5)
+    assert torch.allclose(torchweld.fuse(Apply(function), (x,))(x), function(x), rtol=1e-5)
     assert not events.events()
-
-
-class Of(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)

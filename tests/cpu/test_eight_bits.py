@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import torchweld
 import triton_cases
+from applied import Apply
 
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
 FORMATS = pytest.mark.parametrize("dtype", (E4, E5), ids=str)
@@ -89,19 +90,10 @@ def gated(x):
     return per_row(F.silu(gate) * up)
 
 
-class Called(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 @KINDS
 @pytest.mark.parametrize("function", (per_tensor, per_row, per_group, normed, gated))
 def test_quantisation_is_one_kernel(function, kind):
-    model, x = Called(function), torch.randn(33, 192).to(kind) * 3
+    model, x = Apply(function), torch.randn(33, 192).to(kind) * 3
     fused = torchweld.fuse(model, dynamic=False)
     report = torchweld.verify(model, fused, x)
     assert report.ok, report

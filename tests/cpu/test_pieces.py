@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchweld
+from applied import Apply
 from torchweld.core import events
 from torchweld.exact.verify import verify
 
@@ -18,15 +19,6 @@ from torchweld.exact.verify import verify
 @torch.library.custom_op("torchweld_tests::increment", mutates_args=("x",))
 def increment(x: torch.Tensor) -> None:
     x.add_(1)
-
-
-class Apply(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def selected(x):

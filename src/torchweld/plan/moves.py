@@ -108,6 +108,8 @@ class Mover:
         nodes = self.flow.nodes
         if not all(n in nodes for n in (move.first, *move.others)):
             return Refusal(Reason.REENTRY, "already merged")
+        if move.kind == "dissolve" and self.kept(move.first, *move.others):
+            return Refusal(Reason.READERS, "since a kernel between was repeated")
         if move.kind == "fuse" and not self.flow.comes_first(move.first, move.others[0]):
             move = replace(move, first=move.others[0], others=(move.first,))  # they changed places
         costs = self._refusal(move) or self._costs(move)

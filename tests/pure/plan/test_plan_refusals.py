@@ -11,8 +11,11 @@ from torchweld.core.errors import InvalidIR
 from torchweld.core.options import Options
 from torchweld.ir.parser import parse_comp
 from torchweld.plan import evaluate
+from torchweld.plan.evaluate import Evaluator
+from torchweld.plan.flow import Flow
 from torchweld.plan.legality import kernel_refusal
-from torchweld.plan.refusals import Reason
+from torchweld.plan.moves import Move, Mover
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.search import plan
 from torchweld.targets.find import target_of
 
@@ -48,6 +51,38 @@ def test_a_path_through_a_library_call_keeps_two_kernels():
     assert _reasons(result) == {Reason.REENTRY, Reason.EXTERN}
     (stuck,) = (r for r in result.refusals if r.reason is Reason.REENTRY)
     assert stuck.evidence == "call" and stuck.bytes_at_stake == 64 * 128 * 4
+
+
+def test_what_is_read_again_meanwhile_is_not_taken_away():
+    """A move into all readers waits for its turn; a kernel between is repeated inside another,
+    which then reads what it read."""
+    graph = program(
+        "x f32 64 128; t f32 64 128; a f32 64 128; c f32 64 128; d f32 64 128", "x",
+        EXP + """
+        comp one [i:64, j:128] {
+          %0 = load t[i, j] : f32
+          %1 = sin %0 : f32
+          store a[i, j] %1
+        }
+        comp between [i:64, j:128] {
+          %0 = load t[i, j] : f32
+          %1 = neg %0 : f32
+          store c[i, j] %1
+        }
+        comp last [i:64, j:128] {
+          %0 = load c[i, 127-j] : f32
+          store d[i, j] %0
+        }
+        """, "a c d",
+    )  # fmt: skip
+    flow = Flow(graph)
+    mover = Mover(flow, Evaluator(graph.buffers, graph.hints, H100, eager=False))
+    first, one, between, last = flow.order()
+    (waiting,) = (m for m in mover.moves_into(first) if m.kind == "dissolve")
+    assert waiting.others == (one, between)
+    mover.do(Move("repeat", between, (last,)))
+    refused = mover.price(waiting)
+    assert isinstance(refused, Refusal) and refused.reason is Reason.READERS
 
 
 def test_a_cheap_producer_is_repeated_past_a_library_call():

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from torchweld.exact.budget import Budget, compare, judge, measure, pool, resolution
+from torchweld.exact.fuzz import exact_results_of
+from torchweld.exact.programs import Input, Program
 from torchweld.exact.trees import leaves, map_tensors, tensors
 from torchweld.exact.verify import verify
 
@@ -220,6 +222,34 @@ def test_verify_finds_a_buffer_that_one_alone_changes(steps):
     model, other = map(Counts, steps)
     report = verify(model, other, torch.randn(4), seeds=(0,))
     assert [error.name for error in report.errors if not error.ok] == ["buffer mean"]
+
+
+class Residue(nn.Module):
+    """What the epsilon of a norm takes from one: all of it, where eager has rounded."""
+
+    def forward(self, x):
+        return nn.functional.rms_norm(x, (1,)) - x.sign()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_norm_has_the_epsilon_of_eager_in_float64_too(dtype):
+    x = torch.full((5, 1), 0.01, dtype=dtype)
+    report = verify(Residue(), Residue(), (x,), seeds=(0,))
+    assert report.oracle == "float64" and report.errors[0].eager_l2 < 1e-3
+
+
+def test_a_program_may_keep_what_eager_rounds_away():
+    """Of 16 bits, the residue is zero in eager, and not where nothing is rounded between."""
+    given = Input((64, 1), torch.bfloat16)
+    line = "y = F.rms_norm(x0, x0.shape[-1:]).to(torch.float32) + 1"
+    program = Program((given,), (line,), ("y",))
+
+    def fused(x0):
+        return (nn.functional.rms_norm(x0.float(), (1,)) + 1,)
+
+    found = exact_results_of(program, [given.make()], False, "cpu")["y"]
+    assert compare("y", fused(given.make())[0], fused(given.make())[0], found).ok
+    assert (found[found < 0.5] > 1e-8).any()
 
 
 def test_verify_without_float64():

@@ -23,6 +23,7 @@ from torchweld.core.torch_private import without_modes
 from torchweld.exact.budget import Budget, compare
 from torchweld.exact.programs import Input, Program
 from torchweld.exact.templates import FLOATS, TEMPLATES, Scope
+from torchweld.exact.wide import with_epsilons
 
 # One small tensor is one sample of an error, where the contract's ratios are about many: a wrong
 # kernel is wrong by more.
@@ -110,7 +111,7 @@ def differences(
     """
     inputs = _copies(program.make_inputs(), partial(Tensor.to, device=device))
     eager = results_of(program, program.function(device=device), inputs, train)
-    oracle = results_of(program, program.function(exact=True, device=device), wide(inputs), train)
+    oracle = exact_results_of(program, inputs, train, device)
     before = len(events())
     try:
         fused = results_of(program, fuse(program.function(device=device)), inputs, train)
@@ -125,7 +126,15 @@ def differences(
     return found
 
 
-def wide(inputs: list[Tensor]) -> list[Tensor]:
+def exact_results_of(
+    program: Program, inputs: list[Tensor], train: bool, device: str
+) -> dict[str, Tensor]:
+    """As `results_of`, in float64."""
+    exact = with_epsilons(program.function(exact=True, device=device))
+    return results_of(program, exact, _wide(inputs), train)
+
+
+def _wide(inputs: list[Tensor]) -> list[Tensor]:
     return _copies(inputs, lambda t: t.double() if t.is_floating_point() else t.clone())
 
 

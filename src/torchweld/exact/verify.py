@@ -26,15 +26,21 @@ from torchweld.exact.budget import (
     pool,
 )
 from torchweld.exact.trees import as_arguments, map_tensors, tensors
-from torchweld.exact.wide import widened
+from torchweld.exact.wide import widened, with_epsilons
 from torchweld.runtime.index_flags import raise_if_any_set
 
 NUDGES = 3
+
+
+def _unchanged(call: Callable) -> Callable:
+    return call
+
+
 _ORACLES: tuple[tuple[torch.dtype, Callable[[Callable], Callable]], ...] = (
     (torch.float64, widened),
-    (torch.float64, lambda call: call),
+    (torch.float64, _unchanged),
     (torch.float64, partial(widened, halves=True)),
-    (torch.float32, lambda call: call),
+    (torch.float32, _unchanged),
 )
 _COLUMNS = ("eager rel L2", "fused rel L2", "eager max", "fused max")
 
@@ -200,10 +206,11 @@ def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable,
     can judge nothing."""
     notes: list[str] = []
     eager = _run(model, example_inputs, False, 0)
+    same = _unchanged if _has_float64(model, example_inputs) else with_epsilons
     for dtype, change in _ORACLES:
         precision = _to(dtype)
         try:
-            oracle = _copy(model, dtype, change)
+            oracle = _copy(model, dtype, lambda call, change=change: same(change(call)))
             found = _run(oracle, map_tensors(precision, example_inputs), False, 0)
             if lost := next((n for n, t in found.items() if _is_lost(t, eager.get(n))), None):
                 raise ArithmeticError(f"{lost} has NaN where eager has none")
@@ -211,6 +218,11 @@ def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable,
         except Exception as error:  # whatever a model does with a dtype that it was not written for
             notes.append(f"no {torch_name(dtype)} oracle: {one_line(error)}")
     return None, _to(None), notes
+
+
+def _has_float64(model: Callable, example_inputs) -> bool:
+    own = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
+    return any(t.dtype == torch.float64 for t in (*own, *tensors(example_inputs).values()))
 
 
 def _is_lost(tensor: Tensor, eager: Tensor | None) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -25,6 +26,28 @@ def widened(call: Callable, halves: bool = False) -> Callable:
             return call(*args, **kwargs)
 
     return run
+
+
+def with_epsilons(call: Callable) -> Callable:
+    """`call`, in which a root mean square norm without an epsilon adds that of float32, as eager
+    does for all types but float64: else the same call in float64 is of other numbers."""
+
+    def run(*args, **kwargs):
+        with _Epsilons():
+            return call(*args, **kwargs)
+
+    return run
+
+
+class _Epsilons(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        func = _rms_norm if func in (F.rms_norm, torch.rms_norm) else func
+        return func(*args, **(kwargs or {}))
+
+
+def _rms_norm(input, normalized_shape, weight=None, eps=None):
+    eps = torch.finfo(torch.float32).eps if eps is None else eps
+    return F.rms_norm(input, normalized_shape, weight, eps)
 
 
 class _Widen(TorchFunctionMode):

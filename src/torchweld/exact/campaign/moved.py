@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchweld.core.torch_private import pytree
 from torchweld.exact.budget import CLASSES, measure
-from torchweld.exact.fuzz import results_of, wide
+from torchweld.exact.fuzz import exact_results_of, results_of
 from torchweld.exact.torch_private import DispatchMode
 
 DRAWS = 32
@@ -95,7 +95,7 @@ def _runs(case, name: str, place: str, train: bool) -> Iterator[tuple[Tensor, Te
     inputs = [t.to(place) for t in case.make_inputs()]
     program = case.function(device=place)
     eager = results_of(case, program, inputs, train)
-    exact = results_of(case, case.function(exact=True, device=place), wide(inputs), train)
+    exact = exact_results_of(case, inputs, train, place)
     for seed in range(DRAWS if name in eager else 0):
         with _Moved(seed):
             moved = results_of(case, program, inputs, train)[name]

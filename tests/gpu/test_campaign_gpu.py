@@ -113,7 +113,7 @@ def test_nothing_is_wrong(tmp_path, part):
 @pytest.mark.parametrize("part", range(4))
 def test_nothing_is_wrong_whatever_is_fast(tmp_path, part):
     """Plans for devices whose rates are drawn: small programs go the ways of large ones. 60,000,127
-    had a hyperbolic tangent of scores that was near one alone."""
+    is right only beside a norm in float64 that has the epsilon of eager's."""
     first = 60_000_000 + 10 * part
     seeds = [*range(first, first + 10), *([60_000_127] if part == 0 else [])]
     log = run(Campaign(tmp_path, "priced", "cuda"), seeds, processes=0)

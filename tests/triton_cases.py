@@ -781,6 +781,29 @@ def cross_entropy_backward(rows: int, columns: int) -> Case:
       log=("f32", rows), dx=("bf16", rows, columns))  # fmt: skip
 
 
+def softmax_gradients(rows: int, columns: int, count: int = 3) -> Case:
+    """Of `count` softmaxes with one gradient: as many values of each column live side by side."""
+    lines, stores, described = ["%0 = load g[i, j] : bf16", "%1 = cast %0 : f32"], [], {}
+    for k in range(count):
+        at = 2 + 8 * k
+        lines += [
+            f"%{at} = load x{k}[i, j] : bf16", f"%{at + 1} = cast %{at} : f32",
+            f"%{at + 2} = load l{k}[i] : f32", f"%{at + 3} = sub %{at + 1} %{at + 2} : f32",
+            f"%{at + 4} = exp %{at + 3} : f32", f"%{at + 5} = mul %1 %{at + 4} : f32",
+            f"%{at + 6} = reduce.sum[j] %{at + 5} : f32",
+            f"%{at + 7} = mul %{at + 4} %{at + 6} : f32",
+        ]  # fmt: skip
+        described |= {f"x{k}": ("bf16", rows, columns), f"l{k}": ("f32", rows)}
+    for k in range(count):
+        made = 2 + 8 * count + 2 * k
+        lines.append(f"%{made} = sub %{7 + 8 * k} %{9 + 8 * k} : f32")
+        lines.append(f"%{made + 1} = cast %{made} : bf16")
+        stores.append(f"store y{k}[i, j] %{made + 1}")
+        described[f"y{k}"] = ("bf16", rows, columns)
+    return case(f"softmax_gradients_{rows}x{columns}", f"i:{rows}, j:{columns}",
+                "\n".join(lines + stores), g=("bf16", rows, columns), **described)  # fmt: skip
+
+
 def cumulative(monoid: str, rows: int, columns: int, backwards: bool = False, fill=None) -> Case:
     at = f"-1*j+{columns - 1}" if backwards else "j"
     return case(f"cumulative_{monoid}{'_backwards' * backwards}", f"i:{rows}, j:{columns}",

@@ -259,6 +259,17 @@ def test_scans_have_lanes_along_an_odd_number_of_neighbours_too(monoid, length):
     assert int(_LAYOUT.findall(compiled.asm["ttgir"])[0]) >= 16
 
 
+@pytest.mark.parametrize(("rows", "columns", "form", "warps"), [
+    (4096, 16001, "looped", 8), (100, 16001, "looped", 32), (4096, 8000, "persistent", 16),
+])  # fmt: skip
+def test_rows_of_many_live_values_are_read_again(rows, columns, form, warps):
+    """Registers do not hold them: 592 bytes of each thread spilled."""
+    one = cases.softmax_gradients(rows, columns)
+    chosen = schedule(*_comp(one), H100)
+    assert (chosen.form, chosen.num_warps) == (form, warps)
+    assert resources(compile_source(bundle_of(one).sources[0], 90)).spill_bytes == 0
+
+
 @pytest.mark.parametrize(("pixels", "rows"), [(512 * 512, 64), (321 * 321, 32)])
 def test_losses_of_pixels_have_registers_for_their_reductions(pixels, rows):
     """A warp has few rows. With 128 of them it took 255 registers, and spilled."""

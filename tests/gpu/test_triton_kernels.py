@@ -47,6 +47,7 @@ ALL = [
     cases.layer_norm_backward("s0", 257, sizes={"s0": 301}),
     *(cases.cross_entropy(6, c) for c in (1, 300, 20001, 50257)),
     *(cases.cross_entropy_backward(6, c) for c in (300, 20001, 50257)),
+    *(cases.softmax_gradients(r, c) for r, c in ((3, 16001), (300, 8200), (5, 3000))),
     *(cases.cumulative("sum", 3, c, backwards=True) for c in (100, 20001)),
     *(cases.cumulative(m, 3, c) for m in ("sum", "prod", "max", "min") for c in (1, 100, 20000)),
     *(cases.cumulative("logaddexp", 4, c, b, fill={"x": cases.equal_numbers(c)})

@@ -11,14 +11,12 @@ from torchweld.ir.size import product
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
-from torchweld.templates.pointwise_reduce.gpu.schedule import next_pow2
+from torchweld.templates.pointwise_reduce.gpu.schedule import PACKED, next_pow2
 
 # A compiler's time grows with the square of a kernel's length: gcc takes 0.75 s for a loop of 500
 # operations, a third of them sines, and 7.1 s for one of 2000. Memory that lies between two kernels
 # as long as this costs a hundredth of their arithmetic.
 MOST_INSTRUCTIONS = 1500
-# How often what a unit holds of a row the live values of all its columns may take: some are packed.
-_HELD = 1.5
 
 
 def order_refusal(flow: Flow, first: NodeId, second: NodeId) -> Refusal | None:
@@ -99,7 +97,7 @@ def _row_sums_refusal(comp: Comp, live: int, device: Target) -> Refusal | None:
     columns = product(comp.extent(n) for n in frame.columns)
     if not isinstance(columns, int) or columns > device.max_columns:
         return Refusal(Reason.ROW_SUMS, f"{columns} columns")
-    if 4 * next_pow2(columns) * live > _HELD * device.row_bytes:
+    if 4 * next_pow2(columns) * live > PACKED * device.row_bytes:
         return Refusal(Reason.ROW_SUMS, f"{columns} columns of {live} live values")
     loads = [i for i in comp.body if isinstance(i, Load) and _is_indirect(i.index)]
     return Refusal(Reason.ROW_SUMS, f"{loads[0].buffer} is read indirectly") if loads else None

@@ -16,6 +16,7 @@ from math import prod
 
 from torchweld.ir.affine import Affine
 from torchweld.ir.frame import Frame, frame_of
+from torchweld.ir.live import most_live
 from torchweld.ir.monoid import TABLE as MONOIDS
 from torchweld.ir.nodes import (
     Buffer,
@@ -103,7 +104,7 @@ def cost(
     hidden_s = _HIDDEN * min(memory_s, compute_s)
     busy = (memory_s + compute_s - hidden_s) / _efficiency(comp, facts, device)
     moved = int(sum(traffic.values()))
-    return Cost(device.launch_s + busy, moved, plain + special, _most_live(comp))
+    return Cost(device.launch_s + busy, moved, plain + special, most_live(comp))
 
 
 def _together(costs: list[Cost], device: Target) -> Cost:
@@ -364,24 +365,3 @@ def _can_split_columns(comp: Comp, facts: _Facts, device: Target) -> bool:
         return can_share_rows(comp, facts.frame)
     waits = any(isinstance(i, Scan) for i in comp.body) or _stages(comp, facts) > 1
     return not waits and not any(isinstance(i, Ref) for a in _accesses(comp) for i in a.index)
-
-
-def _most_live(comp: Comp) -> int:
-    """Values alive at once, constants and loads that can be repeated left out."""
-    last: dict[Value, int] = {}
-    for value, instr in enumerate(comp.body):
-        for used in operands(instr):
-            last[used] = value
-    end = len(comp.body)
-    for store in comp.stores:
-        for used in store_operands(store):
-            last[used] = max(last.get(used, 0), used + 1)
-    ends = [0] * (end + 2)
-    alive = most = 0
-    for value, instr in enumerate(comp.body):
-        if operands(instr):
-            alive += 1
-            ends[min(last.get(value, value), end)] += 1
-        most = max(most, alive)
-        alive -= ends[value]
-    return most

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses, linear
+from torchweld.ir.live import most_live
 from torchweld.ir.nodes import (
     Op,
     Reduce,
@@ -21,7 +22,9 @@ from torchweld.ir.size import divide, product
 from torchweld.templates.pointwise_reduce.gpu.schedule import (
     LOOPED_COLUMNS,
     MAX_POINTS_PER_THREAD,
+    PACKED,
     PERSISTENT_COLUMNS,
+    REGISTER_BYTES,
     Schedule,
     extent,
     next_pow2,
@@ -76,6 +79,12 @@ _HEAVY_ROW, _ALONE, _IDLE = 1 << 18, 4096, 1 / 4
 # points of a program at least, of a thread, and words that wait in it.
 SEGMENT_BYTES, _HELD_POINTS, _HELD_BY_THREAD, _MOST_HELD = 64, 4096, 32, 64
 _LONG_ROW = 64  # values
+# Of a thread that reads rows of many live values in blocks. Gradients of two softmaxes over 16001
+# columns in bfloat16, nine live values, 4096 rows, us on an H200: a row in 16 warps 867 (592 bytes
+# of each thread spill), blocks of 4 points a thread 287, of 8 points 331, 8192 in 32 warps 642.
+# Two softmaxes, six live values: 292, which does not spill, but leaves one row to a multiprocessor;
+# 226, 268 and 461.
+_LIVE_WORDS = 40
 MIN_PIECE = 2048  # of columns; blocks of fewer have too little to load at a time
 
 
@@ -125,6 +134,8 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
     idle = split and count < sm_count // 4 and size.hint(length, hints) > 4096
     if fits and split and _is_heavy(accesses, length) and _idles(count, sm_count):
         return _shared_rows(accesses, count, length, sm_count)
+    if fits and not _is_held(accesses, length):
+        return _read_again(accesses, count, length, sm_count)
     if fits and not idle:
         block = next_pow2(length)
         block_rows = _rows_per_program(block, count, sm_count)
@@ -137,6 +148,21 @@ def _most_held(accesses: Accesses) -> int:
     """Columns that a program may hold at once, and have running results of them in registers."""
     few = _most_of_sums(accesses)
     return 32 * 8 * few if few < MAX_POINTS_PER_THREAD else PERSISTENT_COLUMNS
+
+
+def _is_held(accesses: Accesses, length: int) -> bool:
+    """Whether registers hold a row with what lives beside it; sums over rows have no other way."""
+    held = 4 * next_pow2(length) * most_live(accesses.comp) < PACKED * REGISTER_BYTES
+    return held or bool(accesses.frame.column_reductions)
+
+
+def _read_again(accesses: Accesses, count: int, length: int, sm_count: int) -> Schedule:
+    """In blocks whose values fit in registers, of rows that stay in cache between two passes."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    points = max(1, _LIVE_WORDS // most_live(accesses.comp))
+    warps = 8 if count > 2 * sm_count else 32
+    block = min(next_pow2(length), 32 * warps * (1 << (points.bit_length() - 1)))
+    return Schedule("looped", rows, columns, 1, block, warps)
 
 
 def _is_heavy(accesses: Accesses, length: int) -> bool:

@@ -34,6 +34,8 @@ from torchweld.ir.nodes import (
 from torchweld.ir.passes import can_share_rows
 from torchweld.ir.size import Size, product
 
+REGISTER_BYTES = 256 << 10  # of a multiprocessor, since sm_30
+PACKED = 1.5  # times their bytes, the live values of a row: some are packed, or loaded again
 PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on sm_90)
 MAX_GRID_Y = 65535
 MAX_STAGES = 4

@@ -134,9 +134,9 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
     idle = split and count < sm_count // 4 and size.hint(length, hints) > 4096
     if fits and split and _is_heavy(accesses, length) and _idles(count, sm_count):
         return _shared_rows(accesses, count, length, sm_count)
-    if fits and not _is_held(accesses, length):
-        return _read_again(accesses, count, length, sm_count)
     if fits and not idle:
+        if not _is_held(accesses, length):
+            return _read_again(accesses, count, length, sm_count)
         block = next_pow2(length)
         block_rows = _rows_per_program(block, count, sm_count)
         warps = _row_warps(accesses, block_rows, block, hints)

@@ -108,8 +108,6 @@ class Mover:
         nodes = self.flow.nodes
         if not all(n in nodes for n in (move.first, *move.others)):
             return Refusal(Reason.REENTRY, "already merged")
-        if move.kind == "dissolve" and self.kept(move.first, *move.others):
-            return Refusal(Reason.READERS, "since a kernel between was repeated")
         if move.kind == "fuse" and not self.flow.comes_first(move.first, move.others[0]):
             move = replace(move, first=move.others[0], others=(move.first,))  # they changed places
         costs = self._refusal(move) or self._costs(move)
@@ -157,7 +155,7 @@ class Mover:
         return [max(self.times.get(b, 1) for b in writes) for writes in made]
 
     def _refusal(self, move: Move) -> Refusal | None:
-        return self._order(move) or self._lifetimes(move)
+        return self._order(move) or self._readers(move) or self._lifetimes(move)
 
     def _costs(self, move: Move) -> list[Cost] | Refusal:
         """Of the kernels that the move makes, or why one cannot be made."""
@@ -183,6 +181,12 @@ class Mover:
         if move.kind == "fuse":
             return order_refusal(self.flow, move.first, move.others[0])
         return repeat_refusal(self.flow, move.first, move.others)
+
+    def _readers(self, move: Move) -> Refusal | None:
+        """What goes must be wanted by no one else, who may have come to read it since the move was
+        found: where a kernel between is repeated, its reader reads what that one reads."""
+        wanted = self.kept(move.first, *move.others) if move.kind == "dissolve" else ()
+        return Refusal(Reason.READERS, ", ".join(sorted(wanted))) if wanted else None
 
     def _lifetimes(self, move: Move) -> Refusal | None:
         """Nothing large must stay in memory longer only because far nodes became one."""
@@ -220,8 +224,10 @@ class Mover:
         first = self.flow.nodes[move.first]
         if not is_long(first, others):
             return self.price(move)
+        if refusal := self._refusal(move):
+            return refusal
         saved = guessed_seconds(move.kind, first, others, self._keep(move), self.prices)
-        return self._refusal(move) or _if_saves(replace(move, guessed=True), saved)
+        return _if_saves(replace(move, guessed=True), saved)
 
     def _priced_pair(self, producer: NodeId, consumer: NodeId) -> Iterator[Move]:
         """Fuse if possible, else repeat if that saves."""
@@ -238,7 +244,7 @@ class Mover:
         consumers = self._consumers(number)
         move = Move("dissolve", number, tuple(consumers))
         many = fewest <= len(consumers) and sum(self._times(move)) <= _MOST_CONSUMERS
-        if many and not self.kept(number, *consumers):
+        if many:
             yield from self._priced(move)
 
     def _producers(self, number: NodeId) -> list[NodeId]:

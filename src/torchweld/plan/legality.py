@@ -11,7 +11,7 @@ from torchweld.ir.size import product
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
-from torchweld.templates.pointwise_reduce.gpu.schedule import PACKED, next_pow2
+from torchweld.templates.pointwise_reduce.gpu.schedule import live_bytes
 
 # A compiler's time grows with the square of a kernel's length: gcc takes 0.75 s for a loop of 500
 # operations, a third of them sines, and 7.1 s for one of 2000. Memory that lies between two kernels
@@ -97,7 +97,7 @@ def _row_sums_refusal(comp: Comp, live: int, device: Target) -> Refusal | None:
     columns = product(comp.extent(n) for n in frame.columns)
     if not isinstance(columns, int) or columns > device.max_columns:
         return Refusal(Reason.ROW_SUMS, f"{columns} columns")
-    if 4 * next_pow2(columns) * live > PACKED * device.row_bytes:
+    if live_bytes(columns, live) > device.row_bytes:
         return Refusal(Reason.ROW_SUMS, f"{columns} columns of {live} live values")
     loads = [i for i in comp.body if isinstance(i, Load) and _is_indirect(i.index)]
     return Refusal(Reason.ROW_SUMS, f"{loads[0].buffer} is read indirectly") if loads else None

@@ -22,11 +22,11 @@ from torchweld.ir.size import divide, product
 from torchweld.templates.pointwise_reduce.gpu.schedule import (
     LOOPED_COLUMNS,
     MAX_POINTS_PER_THREAD,
-    PACKED,
     PERSISTENT_COLUMNS,
     REGISTER_BYTES,
     Schedule,
     extent,
+    live_bytes,
     next_pow2,
     valid,
     warps_of,
@@ -79,11 +79,11 @@ _HEAVY_ROW, _ALONE, _IDLE = 1 << 18, 4096, 1 / 4
 # points of a program at least, of a thread, and words that wait in it.
 SEGMENT_BYTES, _HELD_POINTS, _HELD_BY_THREAD, _MOST_HELD = 64, 4096, 32, 64
 _LONG_ROW = 64  # values
-# Of a thread that reads rows of many live values in blocks. Gradients of two softmaxes over 16001
-# columns in bfloat16, nine live values, 4096 rows, us on an H200: a row in 16 warps 867 (592 bytes
-# of each thread spill), blocks of 4 points a thread 287, of 8 points 331, 8192 in 32 warps 642.
-# Two softmaxes, six live values: 292, which does not spill, but leaves one row to a multiprocessor;
-# 226, 268 and 461.
+# Live values of a thread that reads rows in blocks, since registers do not hold those of a row.
+# Gradients of two softmaxes over 16001 columns in bfloat16, nine for each column, 4096 rows, us on
+# an H200: a row in 16 warps 867 (592 bytes of each thread spill), blocks of 4 points a thread 287,
+# of 8 points 331, 8192 in 32 warps 642. Two softmaxes, six for each column: 292, which does not
+# spill, but leaves one row to a multiprocessor; 226, 268 and 461.
 _LIVE_WORDS = 40
 MIN_PIECE = 2048  # of columns; blocks of fewer have too little to load at a time
 
@@ -135,8 +135,9 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
     if fits and split and _is_heavy(accesses, length) and _idles(count, sm_count):
         return _shared_rows(accesses, count, length, sm_count)
     if fits and not idle:
-        if not _is_held(accesses, length):
-            return _read_again(accesses, count, length, sm_count)
+        live = most_live(accesses.comp)
+        if live_bytes(length, live) >= REGISTER_BYTES:
+            return _read_again(accesses, count, length, live, sm_count)
         block = next_pow2(length)
         block_rows = _rows_per_program(block, count, sm_count)
         warps = _row_warps(accesses, block_rows, block, hints)
@@ -150,16 +151,12 @@ def _most_held(accesses: Accesses) -> int:
     return 32 * 8 * few if few < MAX_POINTS_PER_THREAD else PERSISTENT_COLUMNS
 
 
-def _is_held(accesses: Accesses, length: int) -> bool:
-    """Whether registers hold a row with what lives beside it; sums over rows have no other way."""
-    held = 4 * next_pow2(length) * most_live(accesses.comp) < PACKED * REGISTER_BYTES
-    return held or bool(accesses.frame.column_reductions)
-
-
-def _read_again(accesses: Accesses, count: int, length: int, sm_count: int) -> Schedule:
+def _read_again(
+    accesses: Accesses, count: int, length: int, live: int, sm_count: int
+) -> Schedule:
     """In blocks whose values fit in registers, of rows that stay in cache between two passes."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
-    points = max(1, _LIVE_WORDS // most_live(accesses.comp))
+    points = max(1, _LIVE_WORDS // live)
     warps = 8 if count > 2 * sm_count else 32
     block = min(next_pow2(length), 32 * warps * (1 << (points.bit_length() - 1)))
     return Schedule("looped", rows, columns, 1, block, warps)

@@ -35,7 +35,7 @@ from torchweld.ir.passes import can_share_rows
 from torchweld.ir.size import Size, product
 
 REGISTER_BYTES = 256 << 10  # of a multiprocessor, since sm_30
-PACKED = 1.5  # times their bytes, the live values of a row: some are packed, or loaded again
+_PACKED = 1.5  # live values of a row for each of its registers: some are packed, or loaded again
 PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on sm_90)
 MAX_GRID_Y = 65535
 MAX_STAGES = 4
@@ -112,6 +112,11 @@ def columns_first(schedule: Schedule, accesses: Accesses) -> bool:
         if schedule.rows
     )
     return bool(schedule.rows) and not turns and isinstance(rows, int) and rows <= most
+
+
+def live_bytes(columns: int, live: int) -> float:
+    """Of registers, for a whole row of float32 of which `live` values wait for each column."""
+    return 4 * next_pow2(columns) * live / _PACKED
 
 
 def next_pow2(n: int) -> int:

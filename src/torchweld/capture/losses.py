@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchweld.capture import linear
+from torchweld.capture.scores import call
 
 aten = torch.ops.aten
 _WIDE = (torch.float32, torch.float64)
@@ -163,7 +164,8 @@ def add_up_hits(joint: torch.fx.GraphModule) -> None:
 
 def picked_by_comparison(joint: torch.fx.GraphModule) -> None:
     """scatter_add(zeros, label, g) -> where(label == classes, g, 0): so the gradient of a gather of
-    one element a row is made row by row. The gather has checked the labels."""
+    one element a row is made row by row. The gather has checked the labels. Sums over the classes
+    are sums of g."""
     for scatter in joint.graph.find_nodes(op="call_function", target=aten.scatter_add.default):
         zeros, dim, index, source = scatter.args
         shape = zeros.meta["val"].shape
@@ -174,6 +176,25 @@ def picked_by_comparison(joint: torch.fx.GraphModule) -> None:
             hit = _hits(joint.graph, index, shape, dim)
             zero = _constant_zero(joint.graph, scatter.meta["val"])
         scatter.target, scatter.args = aten.where.self, (hit, source, zero)
+        _add_up_picked(scatter, source, dim)
+
+
+def _add_up_picked(hits: torch.fx.Node, picked: torch.fx.Node, dim: int) -> None:
+    """Sums of `hits` over the classes, as they are or cast, add up `picked`, which has one element
+    for each row."""
+    for user in list(hits.users):
+        if user.target is aten.sum.dim_IntList and _is_over(user, dim):
+            user.replace_input_with(hits, picked)
+        elif user.target is aten._to_copy.default:
+            with hits.graph.inserting_before(user):
+                cast = call(hits.graph, user.target, (picked,), user, **user.kwargs)
+            _add_up_picked(user, cast, dim)
+
+
+def _is_over(total: torch.fx.Node, dim: int) -> bool:
+    """Whether `dim` is among the dimensions of a sum; all of them are where none is named."""
+    rank = total.args[0].meta["val"].dim()
+    return not total.args[1] or dim % rank in {d % rank for d in total.args[1]}
 
 
 def _is_one_of_each(index: torch.fx.Node, source: torch.fx.Node, shape, dim: int) -> bool:

@@ -76,6 +76,30 @@ def test_default_forms(chosen: Case, form: str, splits: bool):
     assert (found.form, found.splits > 1) == (form, splits)
 
 
+def test_rows_of_which_nothing_is_read_are_no_tiles():
+    """Sums of a row's value where an index hits: of 64 rows at a time, the values of each row alone
+    spilled 7 KB a thread."""
+    values = [f"v{k}" for k in range(40)]
+    loads = "".join(f"%{k} = load {v}[i] : f32\n" for k, v in enumerate(values))
+    powers = "".join(f"%{40 + k} = exp %{k} : f32\n" for k in range(40))
+    sums = "".join(f"%{80 + k} = add %{79 + k if k else 40} %{40 + k} : f32\n" for k in range(40))
+    body = loads + powers + sums + """
+        %120 = load at[i] : i64
+        %121 = index j : i64
+        %122 = eq %120 %121 : b1
+        %123 = const 0.0 : f32
+        %124 = where %122 %119 %123 : f32
+        %125 = reduce.sum[j] %124 : f32
+        store y[i] %125
+        """
+    buffers = {v: ("f32", 127) for v in values}
+    hits = case("hits", "i:127, j:128256", body, **buffers, at=("i64", 127), y=("f32", 127))
+    chosen = schedule(hits.comp, hits.buffers, H100)
+    assert chosen.block_rows == 1
+    (source, *_) = generate(hits.comp, hits.buffers, chosen).sources
+    assert resources(compile_source(source, 90)).spill_bytes == 0
+
+
 def test_rows_that_are_passed_over_once_leave_room_for_others():
     """The large block is for what comes back to a row while it is in cache."""
     many = (cases.cross_entropy(8192, 32768), cases.exponentials(8192, 32768),

@@ -106,7 +106,7 @@ def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
     """Whether the tensors that have columns are contiguous along a row axis rather than along the
     last column; or nearer together, where they are along none."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
-    if not rows or not columns:
+    if not rows or all(a.offset.axes.isdisjoint(columns) for a in accesses.all):
         return False
     across = max(_near_traffic(accesses, c, hints) for c in columns)
     return _near_traffic(accesses, rows[-1], hints) > across

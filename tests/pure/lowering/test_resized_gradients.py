@@ -67,12 +67,39 @@ def test_small_images(mode, sizes):
     check(gradient_of(mode, g.shape[2:], sizes), g)
 
 
-@pytest.mark.parametrize(("mode", "made", "aligned", "scales"), [
+OTHERS = [
     ("bilinear", (11, 14), False, None), ("bilinear", (10, 14), True, None),
-    ("bilinear", (10, 14), False, (2.0, 2.1)), ("nearest", (3, 7), False, None),
-    ("linear", (5 * 24,), False, None),
-])  # fmt: skip
-def test_others_stay_with_aten(mode, made, aligned, scales):
-    g = torch.randn(2, 3, *made)
-    result = lowered(gradient_of(mode, made, SIZES, aligned, scales), g)
+    ("bilinear", (10, 14), False, (2.0, 2.1)), ("linear", (5 * 24,), False, None),
+    ("bilinear", (3, 4), False, None), ("bilinear", (1, 1), True, None),
+    ("bilinear", (93, 95), False, None), ("bicubic", (11, 9), False, None),
+    ("bicubic", (33, 22), True, None), ("bicubic", (3, 5), False, None),
+    ("trilinear", (6, 9, 31), False, None), ("trilinear", (6, 9, 31), True, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "made", "aligned", "scales"), OTHERS)
+@pytest.mark.parametrize("last", [False, True])
+def test_other_sizes_are_gathered_by_computed_weights(mode, made, aligned, scales, last):
+    g = torch.randn(2, *made, 3).movedim(-1, 1) if last else torch.randn(2, 3, *made)
+    result = check(gradient_of(mode, made, SIZES, aligned, scales), g)
+    assert not externs(result)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 23])
+@pytest.mark.parametrize(("mode", "aligned"), [("bilinear", False), ("bilinear", True),
+                                               ("bicubic", False), ("bicubic", True)])  # fmt: skip
+def test_images_of_few_positions(mode, size, aligned):
+    g = torch.randn(2, 3, 24, 37)
+    assert not externs(check(gradient_of(mode, (24, 37), (size, size), aligned), g))
+
+
+def test_what_has_no_share_is_not_read():
+    """Beside a band are infinities, which a weight of zero would make NaN."""
+    g = torch.full((2, 3, 40, 40), float("inf"))
+    g[:, :, 12:30, 12:30] = 1.0
+    check(gradient_of("bilinear", (40, 40), (17, 17)), g)
+
+
+def test_the_nearest_stays_with_aten():
+    result = lowered(gradient_of("nearest", (3, 7), SIZES), torch.randn(2, 3, 3, 7))
     assert len(externs(result)) == 1 and not comps(result)

@@ -1,24 +1,28 @@
-"""Gradients of images that are made larger by a whole factor, on a GPU: of each position, the sum
-over the results that it had a share in, in order. ATen's calls add with atomics, in another order
-each time, and 16-bit floats in 16 bits.
+"""Gradients of images that are resized, on a GPU: of each position, the sum over the results that
+it had a share in, in order. ATen's calls add with atomics, in another order each time, and 16-bit
+floats in 16 bits.
 
-Results of one position that lie equally far from it are weighted alike, but for a few at the edges.
-So weights are numbers. Other sizes, and corners that are aligned, stay ATen's.
+By a whole factor, results of one position that lie equally far from it are weighted alike, but for
+a few at the edges: weights are numbers. Else they are computed (resampled.py); of the nearest
+position, ATen's call stays, which gathers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 
+from torchweld.capture.lowering.bands import needs_gpu, summed
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.pool_gradients import MOST_WINDOWS
 from torchweld.capture.lowering.ranges import all_of
 from torchweld.capture.lowering.registry import lowers
+from torchweld.capture.lowering.resampled import CUBIC, LINEAR, Kernel, band
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.views import Tensor, contiguous_strides
@@ -107,8 +111,7 @@ def _share(shift: int, weights: Mapping[int, float], size: int, factor: int, mad
 def _gathered(call: Call, gradient: Tensor, size, taps, scales) -> Tensor:
     """In one kernel where a position has few shares; else one dimension after the other, the last
     first, in float32."""
-    if not call.out.device.startswith("cuda") or not call.out.dtype.is_float:
-        raise NotLowered("a gradient that ATen adds up")
+    needs_gpu(call)
     scales = (*scales, None, None, None)  # the last are left out where they are None
     found = (_side(taps, *of) for of in zip(size[2:], gradient.shape[2:], scales))
     sides = dict(enumerate(found, 2))
@@ -173,15 +176,22 @@ def nearest_exact(call: Call, gradient, _, size, *scales):
 @lowers(*_dims("upsample_linear{}d", (1,)), *_dims("upsample_bilinear{}d", (2,)),
         *_dims("upsample_trilinear{}d", (3,)))  # fmt: skip
 def linear(call: Call, gradient, _, size, aligned, *scales):
-    return _gathered(call, gradient, size, _needs_free(aligned, _linear), scales)
+    return _weighted_by_distance(call, gradient, size, aligned, scales, _linear, LINEAR)
 
 
 @lowers(*_dims("upsample_bicubic{}d", (2,)))
 def cubic(call: Call, gradient, _, size, aligned, *scales):
-    return _gathered(call, gradient, size, _needs_free(aligned, _cubic), scales)
+    return _weighted_by_distance(call, gradient, size, aligned, scales, _cubic, CUBIC)
 
 
-def _needs_free(aligned: bool, taps):
-    if aligned:
-        raise NotLowered("an image whose corners are aligned with those of the larger one")
-    return taps
+def _weighted_by_distance(
+    call: Call, gradient: Tensor, size, aligned: bool, scales, taps, kernel: Kernel
+) -> Tensor:
+    if not aligned:
+        with suppress(NotLowered):
+            return _gathered(call, gradient, size, taps, scales)
+    needs_gpu(call)
+    scales, dtype = (*scales, None, None, None), dtypes.compute(gradient.dtype)
+    sides = enumerate(zip(size[2:], gradient.shape[2:], scales), 2)
+    bands = {d: band(kernel, n, made, aligned, scale, dtype) for d, (n, made, scale) in sides}
+    return summed(call, gradient, bands)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchweld.capture.lowering import (  # noqa: F401
     activations,
+    adaptive_pools,
     creation,
     foreach,
     indexing,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import pairwise, product
+from itertools import product
 
 from torchweld.capture.lowering import reductions
 from torchweld.capture.lowering.call import Call
@@ -190,12 +190,12 @@ def _place(x: Tensor, tap: Expr, starts: Sequence[Expr], kernel, dilation) -> Ex
 
 @lowers("aten.avg_pool2d.default")
 def avg_pool2d(call: Call, x, *args, **options):
-    return _avg_pool(call, x, 2, *args, **options)
+    return average(call, x, 2, *args, **options)
 
 
 @lowers("aten.avg_pool3d.default")
 def avg_pool3d(call: Call, x, *args, **options):
-    return _avg_pool(call, x, 3, *args, **options)
+    return average(call, x, 3, *args, **options)
 
 
 @lowers("torchweld.max_pool_taps.default")
@@ -203,7 +203,7 @@ def max_pool_taps(call: Call, x, kernel, *how):
     return _max_pool(call, x, len(kernel), kernel, *how, taps=True)
 
 
-def _avg_pool(
+def average(
     call: Call, x: Tensor, rank: int, kernel_size, stride=(), padding=0, ceil_mode=False,
     count_include_pad=True, divisor_override=None,
 ) -> list:  # fmt: skip
@@ -254,28 +254,6 @@ def _mean_of_parts(call: Call, x: Tensor, kernel) -> Tensor:
     sides = [n for size, k in zip(shape[first:], kernel) for n in (size // k, k)]
     parts = call.reshaped(x, (*shape[:first], *sides))
     return reductions.mean(call, parts, range(first + 1, parts.rank, 2))
-
-
-@lowers("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")
-def adaptive_avg_pool(call: Call, x, output_size):
-    """As the pooling by windows of one size, at equal distances, that it often is."""
-    rank = len(output_size)
-    sides = [_regular(n, out) for n, out in zip(x.shape[-rank:], output_size)]
-    if None in sides:
-        raise NotLowered("an adaptive pooling with windows of several sizes")
-    kernel, steps = zip(*sides)
-    return _avg_pool(call, x, rank, kernel, steps)
-
-
-def _regular(size: Size, out: Size) -> tuple[int, int] | None:
-    """(size, distance) of adaptive windows: from floor(i * size / out) to
-    ceil((i + 1) * size / out)."""
-    if not isinstance(size, int) or not isinstance(out, int) or out == 0:
-        return None
-    starts = [i * size // out for i in range(out)]
-    sizes = {-(-(i + 1) * size // out) - start for i, start in enumerate(starts)}
-    steps = {b - a for a, b in pairwise(starts)} or {1}
-    return (*sizes, *steps) if len(sizes) == len(steps) == 1 else None
 
 
 def _rows_alone(x: Tensor, rank: int) -> list[int | None]:

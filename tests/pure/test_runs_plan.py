@@ -70,10 +70,16 @@ def test_terms_are_made_in_the_kernels_of_sums(planned):
         2, 2]  # fmt: skip
 
 
-@pytest.mark.parametrize(("length", "width", "steps"), [
-    (8000, 333, 16), (8000, 1, 16), (10000, 333, 32), (100000, 64, 64), (1 << 20, 1, 256),
+@pytest.mark.parametrize(("length", "width"), [
+    (8000, 333), (8000, 1), (10000, 333), (100000, 64), (1 << 20, 1), (300007, 4), (300007, 60),
+    (1 << 22, 2), (50000, 1024),
 ])  # fmt: skip
-def test_few_points_have_short_walks(length, width, steps):
-    """A warp walks over its points one after the other, so there must be several for each
-    multiprocessor."""
-    assert walk_of(SimpleNamespace(length=length, width=width), 132).steps == steps
+def test_there_are_programs_for_all_multiprocessors(length, width):
+    """A warp walks over its points one after the other: 16 for each multiprocessor, or as short
+    walks as there may be."""
+    runs = SimpleNamespace(length=length, width=width)
+    walk = walk_of(runs, 132)
+    blocks = -(-width // walk.columns)
+    programs = length * blocks / (walk.steps * walk.stretches)
+    assert programs >= 16 * 132 or walk.steps == 16
+    assert walk.stretches * walk.columns >= 32 or programs < 4 * 132

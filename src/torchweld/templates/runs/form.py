@@ -14,14 +14,16 @@ from dataclasses import dataclass
 
 from torchweld.ir.access import Accesses
 from torchweld.ir.nodes import Const, Instr, Load, Op, Reduce, Scan, Value, needed, value_axes
-from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent, next_pow2
+from torchweld.templates.pointwise_reduce.gpu.schedule import extent, next_pow2
 
 _COLUMNS = 256  # of a warp, eight for each lane
+_LANES = 32
 _STEPS = 64  # points that a program walks over, one after the other
 _FEWEST_STEPS = 16  # of few points: fewer leave the second kernel as much as the first took
-_PROGRAMS = 4  # of a warp each, for each multiprocessor, before a walk has more steps than those
-_STRETCHES = 4096  # about; more have more points
-_ENTRIES = 4096  # points of a tile of sums that are left
+_PROGRAMS = 16  # of a warp each, for each multiprocessor, before lanes or steps have more to do
+_FEW_PROGRAMS = 2  # for each multiprocessor, before a warp has idle lanes
+_ENTRIES = 4096  # elements of a tile of sums that are left
+_TILES = 2  # of a level that one program goes through; more are left to a level between
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,17 @@ class Walk:
     stretches: int
     columns: int
     num_warps: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Sums that stretches of `steps` points have left, of each that of its first run and that of
+    its last: `entries` in all, in tiles of `rows` of them and `columns`."""
+
+    steps: int
+    entries: int
+    rows: int
+    columns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +71,9 @@ class Runs:
     def width(self) -> int:
         return extent(self.accesses, self.columns)
 
-    def entries(self, walk: Walk) -> int:
-        """Sums that stretches leave: of the first run and of the last."""
-        return 2 * -(-self.length // walk.steps)
+    def entries(self, steps: int) -> int:
+        """Sums that stretches of so many points leave: of the first run and of the last."""
+        return 2 * -(-self.length // steps)
 
 
 def runs_of(accesses: Accesses, shape: tuple) -> Runs | None:
@@ -95,24 +108,35 @@ def _offset(body: Sequence[Instr], values: Iterable[Value]) -> int:
 
 
 def walk_of(runs: Runs, units: int) -> Walk:
-    """`units`: multiprocessors, for each of which there should be some programs. 8000 points of 333
-    columns in walks of 64 are 250 warps, and took an H200 22 us for 11 MB."""
+    """`units`: multiprocessors, for each of which there should be many programs, as each waits for
+    memory at every few steps. 300,000 points of 4 columns in 293 warps, each lane with 128 steps,
+    took an H200 150 us for 10 MB."""
     columns, steps = min(_COLUMNS, next_pow2(runs.width)), _STEPS
-    while runs.length > _STRETCHES * steps:
-        steps *= 2
     stretches, blocks = _COLUMNS // columns, -(-runs.width // columns)
-    while steps > _FEWEST_STEPS and runs.length * blocks < _PROGRAMS * units * steps:
+
+    def programs(steps: int, stretches: int) -> float:
+        return runs.length * blocks / (units * steps * stretches)
+
+    while stretches * columns > max(_LANES, columns) and programs(steps, stretches) < _PROGRAMS:
+        stretches //= 2
+    while steps > _FEWEST_STEPS and programs(steps, stretches) < _PROGRAMS:
         steps //= 2
-    while stretches > 1 and runs.length * blocks < 2 * units * steps * stretches:
+    while stretches > 1 and programs(steps, stretches) < _FEW_PROGRAMS:
         stretches //= 2
     return Walk(steps, stretches, columns)
 
 
-def schedules(runs: Runs, walk: Walk, units: int) -> tuple[Schedule, Schedule]:
-    """The tiles of the walk, and of the scan over what it leaves: few columns each, so that
+def levels_of(runs: Runs, walk: Walk, units: int) -> tuple[Level, ...]:
+    """What adds up the sums that are left; the last has few tiles, and few columns in each, so that
     there are programs for all multiprocessors."""
-    rows, columns = (runs.run,), runs.columns
-    first = Schedule("grid", rows, columns, walk.stretches, walk.columns, walk.num_warps)
-    block = min(8, next_pow2(-(-runs.width // units)))
-    entries = min(next_pow2(runs.entries(walk)), _ENTRIES // block)
-    return first, Schedule("grid", rows, columns, entries, block, 4)
+    entries, columns = runs.entries(walk.steps), min(8, next_pow2(runs.width))
+    rows = _ENTRIES // columns
+    if entries <= _TILES * rows:
+        return (_last(runs, walk.steps, units),)
+    between = Level(walk.steps, entries, rows, columns)
+    return between, _last(runs, walk.steps * rows // 2, units)
+
+
+def _last(runs: Runs, steps: int, units: int) -> Level:
+    entries, columns = runs.entries(steps), min(8, next_pow2(-(-runs.width // units)))
+    return Level(steps, entries, min(next_pow2(entries), _ENTRIES // columns), columns)

@@ -3,7 +3,8 @@
 A program walks over stretches of points, one point after the other, and adds up the run that it is
 in. A run inside the stretch is stored where it ends. The first and the last may go on in other
 stretches: their sums are left in scratch, two of each stretch, in order. They are points of runs
-for the second kernel, which adds them up by a scan that starts again with each run.
+for the kernels that follow, which add them up by scans that start again with each run: one tile a
+program, which leaves two sums likewise, where there are many tiles; then one tile after the other.
 """
 
 from __future__ import annotations
@@ -18,29 +19,40 @@ from torchweld.ir.nodes import Buffer
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 from torchweld.templates.pointwise_reduce.gpu.walks import rounded
-from torchweld.templates.runs.form import Runs, Walk, schedules
+from torchweld.templates.runs.form import Level, Runs, Walk, levels_of
 
 _SCRATCH = "left"
+_FIRST = f"{_SCRATCH}0"
 _NOBODY = 2**31 - 1  # behind all keys
 _AHEAD = 8  # points whose values are loaded together
 
 
 def generate(runs: Runs, walk: Walk, buffers: Mapping[str, Buffer], units: int) -> KernelBundle:
-    """Two kernels, and what the first leaves to the second."""
-    comp, (first, second) = runs.accesses.comp, schedules(runs, walk, units)
+    """The kernel that walks, and those that add up what the one before has left."""
+    comp = runs.accesses.comp
     (store,) = comp.stores
-    made, entries = buffers[store.buffer], runs.entries(walk)
-    left = Buffer(_SCRATCH, (entries * runs.width,), dtypes.compute(made.dtype), (1,), made.device)
-    known = {**buffers, left.name: left}
-    sources = (_walk(runs, walk.steps, first, known), _rest(runs, walk.steps, second, known))
-    return KernelBundle(comp.name, sources, (left,), prefill=((store.buffer, store.init),))
+    levels = levels_of(runs, walk, units)
+    scratch = [_left(k, runs, level, buffers[store.buffer]) for k, level in enumerate(levels)]
+    known = {**buffers, **{b.name: b for b in scratch}}
+    sources = [_walk(runs, walk, known)]
+    for number, (level, left) in enumerate(zip(levels, scratch)):
+        made = _rest if level is levels[-1] else _tiles
+        sources.append(made(runs, level, left.name, known, f"{_SCRATCH}{number + 1}"))
+    return KernelBundle(
+        comp.name, tuple(sources), tuple(scratch), prefill=((store.buffer, store.init),)
+    )
 
 
-def _walk(
-    runs: Runs, steps: int, schedule: Schedule, buffers: Mapping[str, Buffer]
-) -> KernelSource:
-    k, width = _kernel(runs, schedule, buffers, "walk"), runs.width
-    stretches = schedule.block_rows
+def _left(number: int, runs: Runs, level: Level, made: Buffer) -> Buffer:
+    """What a kernel leaves for a level: sums that are not rounded."""
+    size = (level.entries * runs.width,)
+    return Buffer(f"{_SCRATCH}{number}", size, dtypes.compute(made.dtype), (1,), made.device)
+
+
+def _walk(runs: Runs, walk: Walk, buffers: Mapping[str, Buffer]) -> KernelSource:
+    steps, stretches, width = walk.steps, walk.stretches, runs.width
+    schedule = Schedule("grid", (runs.run,), runs.columns, stretches, walk.columns, walk.num_warps)
+    k = _kernel(runs, schedule, buffers, "walk")
     shape = f"[{stretches}, {schedule.block_columns}]"
     lanes = f" * {stretches} + tl.arange(0, {stretches})[:, None]"
     alone = stretches == 1 and runs.columns  # each lane would load a tile of one for itself
@@ -51,7 +63,7 @@ def _walk(
     k.line(f"opening = {_place(k, runs, 'first', 'there')}")
     end = f"(tl.minimum(first + {steps}, {runs.length}) - 1)"
     k.line(f"closing = {_place(k, runs, end, 'there')}")
-    k.line(f"left = {k.pointer(_SCRATCH)} + (stretch * {2 * width} + c)")
+    k.line(f"left = {k.pointer(_FIRST)} + (stretch * {2 * width} + c)")
     k.line("held = opening")
     k.line(f"s = tl.zeros({shape}, {_kind(buffers)})")
     with k.indented(f"for start in range(0, {steps}, {_AHEAD}):"):
@@ -89,40 +101,74 @@ def _read(
 
 
 def _rest(
-    runs: Runs, steps: int, schedule: Schedule, buffers: Mapping[str, Buffer]
+    runs: Runs, level: Level, left: str, buffers: Mapping[str, Buffer], _: str
 ) -> KernelSource:
-    """The sums of the runs that begin or end a stretch: of each the first, then the last unless
-    they are one."""
-    k, entries = _kernel(runs, schedule, buffers, "rest"), 2 * -(-runs.length // steps)
-    rows = schedule.block_rows
-    _define_columns(k, runs, 0)
-
-    def point_of(entry: str) -> str:
-        """The first point of a stretch, or the last."""
-        point = f"tl.minimum(({entry} // 2 + {entry} % 2) * {steps}, {runs.length})"
-        return f"({point} - {entry} % 2)"
-
-    k.line(f"lane = tl.arange(0, {rows})[:, None]")
+    """The sums of the runs that begin or end a stretch, one tile after the other."""
+    k, rows = _level_kernel(runs, level, buffers, "rest"), level.rows
     k.line(f"held = tl.full((), -1, {k.index_type})")
-    k.line(f"carried = tl.zeros([1, {schedule.block_columns}], {_kind(buffers)})")
-    with k.indented(f"for start in range(0, {entries}, {rows}):"):
-        k.line(f"e = (start + lane).to({k.index_type})")
-        k.line(f"there = e < {entries}")
-        for name, entry, mask in (("key", "e", "there"),
-                                  ("before", "(e - 1)", "(e > 0) & there"),
-                                  ("after", "(e + 1)", f"e + 1 < {entries}")):  # fmt: skip
-            k.line(f"{name} = {_place(k, runs, point_of(entry), mask)}")
-        k.line(f"first = {_place(k, runs, f'e // 2 * {steps}', 'there')}")
-        k.line(f"at = tl.where(there, key, {_NOBODY})")
-        mask = k.mask("c", "there & ((e % 2 == 0) | (key != first))")
-        k.line(f"v = tl.load({k.pointer(_SCRATCH)} + (e * {runs.width} + c), mask={mask}, other=0)")
+    k.line(f"carried = tl.zeros([1, {level.columns}], {_kind(buffers)})")
+    with k.indented(f"for start in range(0, {level.entries}, {rows}):"):
+        _entries(k, runs, level, left)
         k.line("v = tl.where((lane == 0) & (at == held), v + carried, v)")
-        k.helper("_run_joined()")
         k.line(k.helper("s = _run_sums(at != before, v)"))
         _store(k, runs, buffers, "at", "(at != after)")
         k.line(f"held = tl.max(tl.where(lane == {rows - 1}, at, -1))")
         k.line(f"carried = tl.sum(tl.where(lane == {rows - 1}, s, 0), axis=0)[None, :]")
-    return k.source([GridDim(runs.width, schedule.block_columns)])
+    return k.source([GridDim(runs.width, level.columns)])
+
+
+def _tiles(
+    runs: Runs, level: Level, left: str, buffers: Mapping[str, Buffer], leaves: str
+) -> KernelSource:
+    """The same of one tile, a stretch of the next level: its first run and its last are left."""
+    k, rows, width = _level_kernel(runs, level, buffers, "tiles"), level.rows, runs.width
+    k.line(f"tile = {k.program(1)}")
+    k.line(f"start = tile * {rows}")
+    _entries(k, runs, level, left)
+    k.line(k.helper("s = _run_sums(at != before, v)"))
+    span = rows // 2 * level.steps
+    end = f"(tl.minimum((tile + 1) * {span}, {runs.length}) - 1)"
+    k.line(f"opening = {_place(k, runs, f'tile * {span}', 'True')}")
+    k.line(f"closing = {_place(k, runs, end, 'True')}")
+    _store(k, runs, buffers, "at", "(at != after) & (at != opening) & (at != closing)")
+    k.line(f"ends = there & ((at != after) | (lane == {rows - 1}))")
+    k.line(f"leaves = {k.pointer(leaves)} + (tile * {2 * width} + c)")
+    k.write("store", "leaves + 0 * lane", "s", k.mask("c", "ends & (at == opening)"))
+    other = "ends & (at == closing) & (at != opening)"
+    k.write("store", f"leaves + {width} + 0 * lane", "s", k.mask("c", other))
+    return k.source([GridDim(width, level.columns), GridDim(level.entries, rows)])
+
+
+def _level_kernel(
+    runs: Runs, level: Level, buffers: Mapping[str, Buffer], name: str
+) -> Kernel:
+    schedule = Schedule("grid", (runs.run,), runs.columns, level.rows, level.columns, 4)
+    k = _kernel(runs, schedule, buffers, name)
+    _define_columns(k, runs, 0)
+    k.line(f"lane = tl.arange(0, {level.rows})[:, None]")
+    k.helper("_run_joined()")
+    return k
+
+
+def _entries(k: Kernel, runs: Runs, level: Level, left: str) -> None:
+    """Of the sums from `start` on: their places `at`, those `before` and `after`, the values `v`.
+    Of each stretch the first run, then the last unless they are one."""
+
+    def point_of(entry: str) -> str:
+        """The first point of a stretch, or the last."""
+        point = f"tl.minimum(({entry} // 2 + {entry} % 2) * {level.steps}, {runs.length})"
+        return f"({point} - {entry} % 2)"
+
+    k.line(f"e = (start + lane).to({k.index_type})")
+    k.line(f"there = e < {level.entries}")
+    for name, entry, mask in (("key", "e", "there"),
+                              ("before", "(e - 1)", "(e > 0) & there"),
+                              ("after", "(e + 1)", f"e + 1 < {level.entries}")):  # fmt: skip
+        k.line(f"{name} = {_place(k, runs, point_of(entry), mask)}")
+    k.line(f"first = {_place(k, runs, f'e // 2 * {level.steps}', 'there')}")
+    k.line(f"at = tl.where(there, key, {_NOBODY})")
+    mask = k.mask("c", "there & ((e % 2 == 0) | (key != first))")
+    k.line(f"v = tl.load({k.pointer(left)} + (e * {runs.width} + c), mask={mask}, other=0)")
 
 
 def _kernel(runs: Runs, schedule: Schedule, buffers: Mapping[str, Buffer], name: str) -> Kernel:
@@ -147,13 +193,13 @@ def _widened(k: Kernel, runs: Runs, key: str) -> str:
 
 
 def _kind(buffers: Mapping[str, Buffer]) -> str:
-    return scalars.TYPES[buffers[_SCRATCH].dtype]
+    return scalars.TYPES[buffers[_FIRST].dtype]
 
 
 def _store(k: Kernel, runs: Runs, buffers: Mapping[str, Buffer], at: str, mask: str) -> None:
     """The sums `s` of the places `at`, rounded once."""
     (access,) = runs.accesses.stores
-    value = k.cast("s", buffers[_SCRATCH].dtype, buffers[access.buffer].dtype)
+    value = k.cast("s", buffers[_FIRST].dtype, buffers[access.buffer].dtype)
     place = f"{k.offset(access.offset)} + {at} * {runs.step}"
     mask = k.mask("c", f"{mask} & ({at} < {runs.rows})")
     k.write("store", f"{k.pointer(access.buffer)} + ({place})", value, mask)

@@ -10,7 +10,7 @@ from torchweld.ir.nodes import Ref
 from torchweld.templates.pointwise_reduce.gpu.prepare import prepared
 from torchweld.templates.pointwise_reduce.price import cost
 from torchweld.templates.runs import generate as code
-from torchweld.templates.runs.form import Runs, Walk, runs_of, walk_of
+from torchweld.templates.runs.form import Runs, Walk, levels_of, runs_of, walk_of
 from torchweld.templates.template import Problem, Template, no_reference
 
 _PARTIAL_BYTES = 4
@@ -34,11 +34,12 @@ def candidates(runs: Runs, problem: Problem) -> Iterator[Walk]:
 
 
 def price(runs: Runs, walk: Walk, problem: Problem) -> float:
-    """What is left is written, read and added in a second launch."""
-    left = 2 * runs.entries(walk) * runs.width * _PARTIAL_BYTES
+    """What is left is written, read and added in launches of their own."""
     device = problem.target
+    levels = levels_of(runs, walk, device.units)
+    left = 2 * sum(level.entries for level in levels) * runs.width * _PARTIAL_BYTES
     once = cost(problem.comp, problem.buffers, problem.hints, device).seconds
-    return once + device.launch_s + left / device.llc_bytes_per_s
+    return once + len(levels) * device.launch_s + left / device.llc_bytes_per_s
 
 
 def generate(runs: Runs, walk: Walk, problem: Problem) -> KernelBundle:

@@ -19,6 +19,8 @@ KERNELS = [
     cases.runs(SKEWED, 900, (1, 40), "bf16"),
     cases.runs(cases.drawn(3000, 33000), 33000, (3, 33)),
     cases.runs(cases.drawn(200000, 50), 50, (1, 1)),
+    cases.runs(cases.drawn(100003, 7000), 7000, (1, 60), "bf16"),
+    cases.runs(cases.drawn(300007, 20011), 20011, (1, 4)),
 ]
 
 

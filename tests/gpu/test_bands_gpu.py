@@ -41,7 +41,7 @@ def test_results_and_gradients(name, dtype, last):
     torch.compiler.reset()
     torch.manual_seed(0)
     model = MODELS[name]
-    x = torch.randn(2, 12, 37, 44, device="cuda", dtype=dtype)
+    x = torch.randn(2, 24, 37, 44, device="cuda", dtype=dtype)
     x = x.contiguous(memory_format=torch.channels_last) if last else x
     expected, exact = model(x), model(x.double())
     weights = torch.randn_like(expected)

@@ -76,8 +76,14 @@ MAX_BLOCK = 8192  # of a loop's columns
 # H100, whose multiprocessors are 132, 20.6 us in two waves.
 _HEAVY_ROW, _ALONE, _IDLE = 1 << 18, 4096, 1 / 4
 # Of rows across memory that registers hold: bytes of a row's neighbours that are loaded together,
-# points of a program at least, of a thread, and words that wait in it.
+# points of a program at least, of a thread, and words that wait in it. Up to so many columns, wider
+# tiles are held where there are rows for loops, too: the logarithms of 16 x 16384 softmaxes over
+# 150 in float32 take an H200 80 us, 101 in a loop that reads them twice (315 MB: 79).
 SEGMENT_BYTES, _HELD_POINTS, _HELD_BY_THREAD, _MOST_HELD = 64, 4096, 32, 64
+_HELD_COLUMNS = 256
+# Partial sums of a row, of about so many shares: one program adds them up, 128 at a time. Sums of
+# 400,009 rows of 37 in float32, us on an H200: 44 with 1389 shares, 24 with 528.
+_MOST_SHARES = 384
 _LONG_ROW = 64  # values
 # Live values of a thread that reads rows in blocks, since registers do not hold those of a row.
 # Gradients of two softmaxes over 16001 columns in bfloat16, nine for each column, 4096 rows, us on
@@ -315,15 +321,17 @@ def _is_small(few: int, count: int) -> bool:
 
 
 def _held(accesses: Accesses, count: int, loop_rows: int, sm_count: int) -> Schedule | None:
-    """Rows whose columns are read again for what waits for a reduction, and which are too few for
-    loops over blocks of `loop_rows` to keep memory busy: all columns in registers, and all loads
-    under way at once. None for others."""
+    """Rows whose columns are read again for what waits for a reduction, and which are few columns,
+    or too few rows for loops over blocks of `loop_rows` to keep memory busy: all columns in
+    registers, and all loads under way at once. None for others."""
     columns, width = accesses.frame.columns, _widest(accesses)
     length, few = extent(accesses, columns), -(-count // loop_rows) < 8 * sm_count
-    if _scans(accesses) or not (few and isinstance(length, int) and _returns(accesses)):
+    if _scans(accesses) or not (isinstance(length, int) and _returns(accesses)):
         return None
-    block = next_pow2(length)
-    block_rows = min(loop_rows, max(SEGMENT_BYTES // width, _HELD_POINTS // block))
+    if not few and length > _HELD_COLUMNS:
+        return None
+    block, segment = next_pow2(length), SEGMENT_BYTES if few else 2 * SEGMENT_BYTES
+    block_rows = min(loop_rows, max(segment // width, _HELD_POINTS // block))
     warps = max(1, block * block_rows // (32 * _HELD_BY_THREAD))
     words = _width(accesses) * _HELD_BY_THREAD // 4  # of a thread
     if warps > 16 or words > _MOST_HELD:
@@ -337,10 +345,15 @@ def _in_shares(
     """A loop across memory, by several programs for a block of rows. Loads do not run ahead: copies
     of four bytes each to shared memory are slow (sums of 64000 rows of 333 in float32 took an H200
     246 us with three on the way, 48 without)."""
-    wanted = (8 if _in_wide_loads(accesses) else 16) * sm_count
+    wide = _in_wide_loads(accesses)
+    wanted, most = (8 if wide else 16) * sm_count, _MOST_SHARES * programs
     if _most_of_sums(accesses) < MAX_POINTS_PER_THREAD:  # a program of them fills a quarter
         wanted = 4 * sm_count
-    return replace(whole, splits=_splits(programs, length, whole.block_columns, wanted))
+    if wanted > most and not wide and whole.block_columns > 1:  # more threads in each
+        block, warps = whole.block_columns // 2, 2 * whole.num_warps
+        whole = replace(whole, block_columns=block, num_warps=warps)
+    shares = _splits(programs, length, whole.block_columns, min(wanted, most))
+    return replace(whole, splits=shares)
 
 
 def _in_wide_loads(accesses: Accesses) -> bool:

@@ -304,6 +304,27 @@ graph logits {{
 }}"""  # noqa: E501
 
 
+def test_a_small_result_that_is_finished_behind_a_large_one():
+    """Its memory is that of a part of it, which was copied for the caller before that."""
+
+    def losses(x, w):
+        parts = []
+        for _ in range(3):
+            x = F.layer_norm(x @ w, x.shape[-1:])
+            share = x.float().softmax(-1)
+            parts.append((share.mean(0) * share.square().mean(0)).mean() * 1e6)
+        return x, torch.stack(parts).sum()
+
+    torch.manual_seed(0)
+    w = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16) / 32
+    fused = torchweld.fuse(losses)
+    with torch.no_grad():
+        for _ in range(5):
+            x = torch.randn(2048, 1024, device="cuda", dtype=torch.bfloat16)
+            expected, got = losses(x, w)[1], fused(x, w)[1]
+            assert abs(got - expected) <= 1e-2 * expected.abs()
+
+
 def test_large_outputs_are_made_once():
     """Logits of 16 MB are in memory once, though the program is replayed."""
     record = Record()

@@ -172,12 +172,16 @@ def buffer_bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
 
 def tail_start(graph: Graph, sizes: Mapping[str, int]) -> int:
     """The first of the last few nodes that make all large outputs; the number of nodes if others
-    make some, or there are none."""
-    returned = returned_buffers(graph.outputs)
+    make some, or there are none. What is before a tail is copied for the caller before the tail
+    runs: there is none that writes again what is returned."""
+    returned, count = returned_buffers(graph.outputs), len(graph.nodes)
     large = {n for n in returned if buffer_bytes(graph.buffers[n], sizes) >= LARGE_OUTPUT_BYTES}
     makers = [p for p, node in enumerate(graph.nodes) if large.intersection(node.writes)]
-    start = min(makers, default=len(graph.nodes))
-    return start if len(graph.nodes) - start <= _TAIL_NODES else len(graph.nodes)
+    start = min(makers, default=count)
+    before, tail = ({n for node in nodes for n in node.writes}
+                    for nodes in (graph.nodes[:start], graph.nodes[start:]))  # fmt: skip
+    written_again = not returned.isdisjoint(before & tail)
+    return count if written_again or count - start > _TAIL_NODES else start
 
 
 def returned_buffers(outputs: tuple[Arg, ...]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 rates that are measured on the machine (targets/rates.py).
 
     library   call + multiply-adds of whole vectors of channels / rate + laying out / cache's rate
-    own       call + multiply-adds / rate
+    own       call + multiply-adds / rate; in long steps, with what loading pixel by pixel takes
 
 oneDNN convolves images whose channels lie in vectors. It copies image, weight and result to that
 layout and back in each call, and computes the channels that fill the last vector up.
@@ -24,15 +24,20 @@ _CALL_S = {"aten": 15e-6, "own": 3e-6}
 _VECTOR = 16  # channels
 COLOURS = 8  # fewer channels the library reads as they lie
 LONG_STEP = 3  # of a window: ours then loads pixel by pixel
+# Vectors of results whose multiply-adds take as long as loading so, and the results that rates are
+# measured for. 8 x 8 in steps of 4, 3 channels, on a Zen 3 with AVX2, G multiply-adds/s: to 24
+# results 33, to 32 40, to 64 61.
+_LOADED, _MEASURED = 8, 64
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of a convolution: its kind and window by which rates are known, `multiply_adds`, those of the
-    library, and the bytes that it lays out."""
+    """Of a convolution: its kind and window by which rates are known, `results` of each place,
+    `multiply_adds`, those of the library, and the bytes that it lays out."""
 
     kind: str
     points: int
+    results: int
     multiply_adds: int
     padded: int
     laid_out: int
@@ -51,7 +56,8 @@ def work_of(
     shapes = (call.weight.shape, result.shape, *([] if colours else [call.image.shape]))
     laid_out = 4 * sum(hint(product(s), hints) for s in shapes)
     padded = places * channels * _whole(call.results)
-    return Work(kind, points, places * call.channels * call.results, padded, laid_out)
+    own = places * call.channels * call.results
+    return Work(kind, points, call.results, own, padded, laid_out)
 
 
 def has_own_convolutions(target: Target) -> bool:
@@ -69,8 +75,16 @@ def convolution_s(way: str, work: Work, target: Target) -> float:
     """Seconds in one of rates.CONVOLUTION_WAYS."""
     rate = convolution_rate(target.rates, work.kind, way, work.points)
     if way == "own":
-        return _CALL_S[way] + work.multiply_adds / rate
+        return _CALL_S[way] + work.multiply_adds * _with_loads(work, target) / rate
     return work.padded / rate + around_s(work, target)
+
+
+def _with_loads(work: Work, target: Target) -> float:
+    """What a multiply-add takes in times of one where rates are measured."""
+    if work.kind != "steps":
+        return 1.0
+    loaded = _LOADED * (16 if "avx512" in target.features else 8)
+    return (1 + loaded / work.results) / (1 + loaded / _MEASURED)
 
 
 def around_s(work: Work, target: Target) -> float:

@@ -58,7 +58,7 @@ def _holding(size: int, out: int) -> Band:
     """The windows that hold a position, which lie as windows of `size` over `out` elements do."""
     return Band(
         out, _longest(out, size), lambda i: _start(i, out, size),
-        lambda i, place: (place < _end(i, out, size)),
+        lambda i, place: place < _end(i, out, size),
         lambda value, i, place: value / _length(value, place, size, out),
     )  # fmt: skip
 

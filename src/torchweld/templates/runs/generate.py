@@ -34,13 +34,11 @@ def generate(runs: Runs, walk: Walk, buffers: Mapping[str, Buffer], units: int) 
     levels = levels_of(runs, walk, units)
     scratch = [_left(k, runs, level, buffers[store.buffer]) for k, level in enumerate(levels)]
     known = {**buffers, **{b.name: b for b in scratch}}
-    sources = [_walk(runs, walk, known)]
-    for number, (level, left) in enumerate(zip(levels, scratch)):
-        made = _rest if level is levels[-1] else _tiles
-        sources.append(made(runs, level, left.name, known, f"{_SCRATCH}{number + 1}"))
-    return KernelBundle(
-        comp.name, tuple(sources), tuple(scratch), prefill=((store.buffer, store.init),)
-    )
+    tiles = (_tiles(runs, level, left.name, leaves.name, known)
+             for level, left, leaves in zip(levels, scratch, scratch[1:]))  # fmt: skip
+    rest = _rest(runs, levels[-1], scratch[-1].name, known)
+    sources = _walk(runs, walk, known), *tiles, rest
+    return KernelBundle(comp.name, sources, tuple(scratch), prefill=((store.buffer, store.init),))
 
 
 def _left(number: int, runs: Runs, level: Level, made: Buffer) -> Buffer:
@@ -100,9 +98,7 @@ def _read(
     k.line(f"x{point} = " + (f"tl.where(rm, {wide}, 0)" if k.masked("r") else wide))
 
 
-def _rest(
-    runs: Runs, level: Level, left: str, buffers: Mapping[str, Buffer], _: str
-) -> KernelSource:
+def _rest(runs: Runs, level: Level, left: str, buffers: Mapping[str, Buffer]) -> KernelSource:
     """The sums of the runs that begin or end a stretch, one tile after the other."""
     k, rows = _level_kernel(runs, level, buffers, "rest"), level.rows
     k.line(f"held = tl.full((), -1, {k.index_type})")
@@ -118,7 +114,7 @@ def _rest(
 
 
 def _tiles(
-    runs: Runs, level: Level, left: str, buffers: Mapping[str, Buffer], leaves: str
+    runs: Runs, level: Level, left: str, leaves: str, buffers: Mapping[str, Buffer]
 ) -> KernelSource:
     """The same of one tile, a stretch of the next level: its first run and its last are left."""
     k, rows, width = _level_kernel(runs, level, buffers, "tiles"), level.rows, runs.width

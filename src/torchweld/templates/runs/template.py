@@ -1,4 +1,4 @@
-"""Sums by index in one order (form.py), in two kernels (generate.py). A GPU's."""
+"""Sums by index in one order (form.py), in two or three kernels (generate.py). A GPU's."""
 
 from __future__ import annotations
 

@@ -18,7 +18,12 @@ from random import Random
 import torch
 
 from torchweld.exact import fuzz
-from torchweld.exact.campaign.gates import drawn_rates, drawn_tiles, opened
+from torchweld.exact.campaign.gates import (
+    drawn_rates,
+    drawn_tiles,
+    few_bytes_are_large,
+    opened,
+)
 from torchweld.exact.campaign.modules import ModuleSample
 from torchweld.exact.campaign.operators import Sample
 from torchweld.exact.campaign.staged import Interpreter
@@ -37,6 +42,7 @@ _UNTRACED = "was not traced"
 
 # Programs work on numbers of size one: where eager cancels to zero exactly, a rounding is left.
 BUDGET = replace(fuzz.BUDGET, absolute=2e-7)
+_CALLS = 4  # a graph is recorded at the second
 
 
 def interpreted(case: Case, device: str = "cpu") -> list[str]:
@@ -139,13 +145,33 @@ def priced(case: Case, device: str = "cpu") -> list[str]:
         return interpreted(case, device)
 
 
+def replayed(case: Case, device: str = "cpu") -> list[str]:
+    """Inference, of which the last of several calls is compared: on a GPU, a replay of a recorded
+    graph."""
+    with few_bytes_are_large(), _gates(case):
+        found = _differences(case, called_again, device, train=False)
+        return _told(case, found, device, train=False)
+
+
+def called_again(function: Callable, **options) -> Callable:
+    """`function` by Dynamo, called several times, the first with copies of its inputs."""
+    fused = _by_dynamo(function, **options)
+
+    def last_of_several(*inputs):
+        for _ in range(_CALLS - 1):
+            fused(*(x.clone() if isinstance(x, torch.Tensor) else x for x in inputs))
+        return fused(*inputs)
+
+    return last_of_several
+
+
 def _gates(case: Case) -> AbstractContextManager[None]:
     return opened() if getattr(case, "small_chunks", False) else nullcontext()
 
 
 CHECKS = {
     "interpreted": interpreted, "compiled": compiled, "dynamic": dynamic, "scheduled": scheduled,
-    "priced": priced,
+    "priced": priced, "replayed": replayed,
 }  # fmt: skip
 
 

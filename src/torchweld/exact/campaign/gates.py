@@ -15,6 +15,7 @@ from torchweld.capture import ahead
 from torchweld.core.dtypes import to_torch
 from torchweld.ir import row_price, simplify
 from torchweld.ir.access import Accesses
+from torchweld.runtime import placement, recording
 from torchweld.targets import find
 from torchweld.targets.products import ProductRates, Rate
 from torchweld.targets.target import Target
@@ -27,6 +28,10 @@ _OPEN: dict[ModuleType, dict[str, object]] = {
                 "_MOST_EXTRA": 1e9},
     ahead: {"_LEAST_BYTES": 1},
 }  # fmt: skip
+# Results of a replayed program that are large: of most small programs some, of few all.
+_REPLAYED: dict[ModuleType, dict[str, object]] = {
+    m: {"LARGE_OUTPUT_BYTES": 100} for m in (placement, recording)
+}
 # The types in which constants are folded: graphs are compared in float64.
 _EXACT: dict[ModuleType, dict[str, object]] = {
     simplify: {"to_torch": lambda dtype: torch.float64 if dtype.is_float else to_torch(dtype)}
@@ -51,6 +56,12 @@ _TILES: dict[ModuleType, dict[str, tuple[object, ...]]] = {
 def opened() -> AbstractContextManager[None]:
     """While it lasts, small logits are made some rows at a time."""
     return _patched(_OPEN)
+
+
+def few_bytes_are_large() -> AbstractContextManager[None]:
+    """While it lasts, programs are replayed with small results beside large ones, which are made
+    behind what is recorded."""
+    return _patched(_REPLAYED)
 
 
 def folded_exactly() -> AbstractContextManager[None]:

@@ -26,7 +26,7 @@ from torchweld.runtime.load import load
 from torchweld.targets.rates import CONVOLUTION_WAYS, POINTS, Rates, favouring_convolutions
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import call_of
-from torchweld.templates.conv.price import around_s, work_of
+from torchweld.templates.conv.price import MEASURED, around_s, work_of
 from torchweld.templates.generate import generate_all, kernels_of
 
 _SECONDS = 3.0
@@ -59,7 +59,7 @@ class _Sample:
 _SAMPLES = {
     "channels": (_Sample(9, 64, 64, 28, 1, 1), _Sample(49, 32, 32, 28, 1, 3)),
     "colours": (_Sample(49, 3, 32, 112, 2, 3), _Sample(121, 3, 32, 64, 2, 5)),
-    "steps": (_Sample(16, 16, 64, 112, 4, 0), _Sample(121, 3, 64, 112, 4, 2)),
+    "steps": (_Sample(16, 16, MEASURED, 112, 4, 0), _Sample(121, 3, MEASURED, 112, 4, 2)),
 }
 
 

@@ -119,8 +119,7 @@ def maximum(call: Call, x, output_size):
     _check(call, sides)
     bands = [_mean(*side) for side in sides]
     shape = (*call.out.shape, *(b.count for b in bands))
-    inside = [*range(first), *(None,) * rank]
-    nest = call.nest(shape, extra=[(x, inside)])
+    nest = call.nest(shape, extra=[(x, windows.rows_alone(x, rank))])
     taken = [nest.position(x.rank + k).to(dtypes.i32) for k in range(rank)]
     found = [element(nest, first + k, b, taken[k]) for k, b in enumerate(bands)]
     places = [*range(first), *(w.place.to(dtypes.i64) for w in found)]
@@ -163,7 +162,7 @@ def _maximum_backward(
     bands = [_holding(*side) for side in sides]
     if math.prod(b.count for b in bands) > MOST_WINDOWS:
         raise NotLowered("positions that many windows hold")
-    apart = [*range(first), *(None,) * rank]
+    apart = windows.rows_alone(x, rank)
     nest = call.nest(x.shape, extra=[(gradient, apart), (indices, apart)])
     here = nest.index_value(nest.flat_index(range(first, x.rank)))
     found = [[element(nest, first + k, b, n) for n in range(b.count)] for k, b in enumerate(bands)]

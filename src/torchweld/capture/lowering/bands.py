@@ -54,7 +54,7 @@ def known(*sizes) -> bool:
 
 def element(nest: Nest, d: int, band: Band, number: Expr | int) -> Window:
     """Of the window at the nest's position along dimension d, the element with this number."""
-    at = nest.position(d).to(dtypes.i32)
+    at = _at(nest, d)
     place = band.first(at) + number
     return Window(place, (place < band.size) & band.has(at, place))
 
@@ -83,9 +83,9 @@ def _along(call: Call, x: Tensor, shape: Sequence, d: int, band: Band) -> tuple[
         return _one_by_one(call, x, shape, {d: band})
     rank = len(shape)
     nest = call.nest((*shape, band.count), extra=[(x, _but(rank, [d]))])
-    window = element(nest, d, band, nest.position(rank).to(dtypes.i32))
+    window = element(nest, d, band, _at(nest, rank))
     total = nest.reduce("sum", _read(nest, x, {d: band}, [window]), [rank])
-    return nest, band.total(total, nest.position(d).to(dtypes.i32))
+    return nest, band.total(total, _at(nest, d))
 
 
 def _one_by_one(
@@ -95,7 +95,7 @@ def _one_by_one(
     windows = [[element(nest, d, b, k) for k in range(b.count)] for d, b in bands.items()]
     total = reduce(lambda a, b: a + b, (_read(nest, x, bands, at) for at in product(*windows)))
     for d, band in bands.items():
-        total = band.total(total, nest.position(d).to(dtypes.i32))
+        total = band.total(total, _at(nest, d))
     return nest, total
 
 
@@ -106,8 +106,12 @@ def _read(nest: Nest, x: Tensor, bands: Mapping[int, Band], at: Sequence[Window]
         places[d] = window.place.to(dtypes.i64)
     value = nest.read(x, places, guard=all_of([w.inside for w in at])).widen()
     for (d, band), window in zip(bands.items(), at):
-        value = band.term(value, nest.position(d).to(dtypes.i32), window.place)
+        value = band.term(value, _at(nest, d), window.place)
     return value
+
+
+def _at(nest: Nest, d: int) -> Expr:
+    return nest.position(d).to(dtypes.i32)
 
 
 def _but(rank: int, dims) -> list[int | None]:

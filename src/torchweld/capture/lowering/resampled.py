@@ -104,6 +104,17 @@ def _count(kernel: Kernel, size: int, made: int, sources: _Sources) -> int:
     return 2 + max(end - start for start, end in zip(firsts, last))
 
 
+def cubic_weights(x):
+    """Keys' weights of four positions, by the distance x from the second and y from the third. The
+    outer ones are A * x * y^2: in the polynomial of their own distances most cancels."""
+    y = 1.0 - x
+    return _CUBIC * x * y * y, _near(x), _near(y), _CUBIC * y * x * x
+
+
+def _near(x):
+    return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1.0
+
+
 def _linear(source: Expr, size: int) -> Iterator[tuple[Expr, Expr]]:
     first = source.to(dtypes.i32).minimum(size - 1)
     beyond = source - first.to(source.dtype)
@@ -112,18 +123,10 @@ def _linear(source: Expr, size: int) -> Iterator[tuple[Expr, Expr]]:
 
 
 def _cubic(source: Expr, size: int) -> Iterator[tuple[Expr, Expr]]:
-    """Keys' weights, by the distances x and 1 - x from the two positions around: the outer ones are
-    A * x * (1 - x)^2, in which nothing cancels."""
     base = source.floor()
-    first, x = base.to(dtypes.i32), source - base
-    y = 1.0 - x
-    weights = _CUBIC * x * y * y, _near(x), _near(y), _CUBIC * y * x * x
-    for tap, weight in enumerate(weights, -1):
+    first = base.to(dtypes.i32)
+    for tap, weight in enumerate(cubic_weights(source - base), -1):
         yield (first + tap).maximum(0).minimum(size - 1), weight
-
-
-def _near(x: Expr) -> Expr:
-    return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1.0
 
 
 LINEAR, CUBIC = Kernel(1, _linear, True), Kernel(2, _cubic, False)

@@ -22,14 +22,13 @@ from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.pool_gradients import MOST_WINDOWS
 from torchweld.capture.lowering.ranges import all_of
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.lowering.resampled import CUBIC, LINEAR, Kernel, band
+from torchweld.capture.lowering.resampled import CUBIC, LINEAR, Kernel, band, cubic_weights
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.views import Tensor, contiguous_strides
 
 _MOST_SHARES = 16  # of a position, along one dimension
 _MOST_EDGES = 4  # positions that are weighted by numbers of their own
-_CUBIC = -0.75
 _ALIKE = 1e-9
 
 
@@ -76,11 +75,8 @@ def _linear(at: int, step: float, size: int) -> Iterator[tuple[int, float]]:
 def _cubic(at: int, step: float, size: int) -> Iterator[tuple[int, float]]:
     source = (at + 0.5) * step - 0.5
     first = _floor(source)
-    for tap in range(-1, 3):
-        x = abs(source - first - tap)
-        near = ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
-        far = _CUBIC * (((x - 5) * x + 8) * x - 4)
-        yield min(max(first + tap, 0), size - 1), near if x <= 1 else far
+    for tap, weight in enumerate(cubic_weights(source - first), -1):
+        yield min(max(first + tap, 0), size - 1), weight
 
 
 def _side(taps, size: int, made: int, scale: float | None) -> _Side:

@@ -141,7 +141,7 @@ def _max_pool(
         raise NotLowered("a pooling of numbers that are no floats, or with a large window")
     if placed and not taps and spec.device == "cpu":
         raise NotLowered("positions of 64 bits, which a loop over 32 bits is slow to make")
-    nest = call.nest(spec.shape, extra=[(x, _rows_alone(x, rank))])
+    nest = call.nest(spec.shape, extra=[(x, rows_alone(x, rank))])
     beyond = ceil_mode or any(padding)
     window = _window(nest, x, kernel, steps, padding, dilation, -math.inf if beyond else None)
     if not placed:
@@ -224,7 +224,7 @@ def average(
         raise NotLowered("a pooling of many elements")
     if uneven and not _is_known(x, rank):
         raise NotLowered("a pooling with windows of several sizes")
-    nest = call.nest(call.out.shape, extra=[(x, _rows_alone(x, rank))])
+    nest = call.nest(call.out.shape, extra=[(x, rows_alone(x, rank))])
     fill = 0.0 if any(padding) or ceil_mode else None
     window = _window(nest, x, kernel, steps, padding, (1,) * rank, fill)
     total = reduce(lambda a, b: a + b, window)
@@ -256,7 +256,7 @@ def _mean_of_parts(call: Call, x: Tensor, kernel) -> Tensor:
     return reductions.mean(call, parts, range(first + 1, parts.rank, 2))
 
 
-def _rows_alone(x: Tensor, rank: int) -> list[int | None]:
+def rows_alone(x: Tensor, rank: int) -> list[int | None]:
     """The dimensions that are no image's."""
     return [*range(x.rank - rank), *(None,) * rank]
 

@@ -27,7 +27,7 @@ LONG_STEP = 3  # of a window: ours then loads pixel by pixel
 # Vectors of results whose multiply-adds take as long as loading so, and the results that rates are
 # measured for. 8 x 8 in steps of 4, 3 channels, on a Zen 3 with AVX2, G multiply-adds/s: to 24
 # results 33, to 32 40, to 64 61.
-_LOADED, _MEASURED = 8, 64
+_LOADED, MEASURED = 8, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _with_loads(work: Work, target: Target) -> float:
     if work.kind != "steps":
         return 1.0
     loaded = _LOADED * (16 if "avx512" in target.features else 8)
-    return (1 + loaded / work.results) / (1 + loaded / _MEASURED)
+    return (1 + loaded / work.results) / (1 + loaded / MEASURED)
 
 
 def around_s(work: Work, target: Target) -> float:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchweld.capture import alike
 from torchweld.core.options import Options
-from torchweld.exact.campaign import checks, gated, movement, operators, parts, staged
+from torchweld.exact.campaign import __main__, checks, gated, movement, operators, parts, staged
 from torchweld.exact.campaign.cases import KINDS, USUAL, kind_of
 from torchweld.exact.campaign.record import Finished, Log, write_case
 from torchweld.exact.campaign.run import Campaign, run
@@ -157,3 +160,23 @@ def test_a_campaign_goes_on_where_it_was_stopped(tmp_path):
     assert Log(campaign.log).finished[:3] == first.finished
     lists = {name: tuple(lines[0][name]) for name in ("found", "limits")}
     assert Finished(**{**lines[0], **lists}) == first.finished[0]
+
+
+def _commands_in_the_docs():
+    text = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    return re.findall(r"python -m torchweld\.exact\.campaign ([^#\n`]*)", text)
+
+
+@pytest.mark.parametrize("command", _commands_in_the_docs())
+def test_commands_of_the_docs_are_taken(monkeypatch, command):
+    """No campaign is run: only what the parser refuses would be told."""
+    asked = []
+    nothing = SimpleNamespace(finished=())
+    monkeypatch.setattr(__main__, "run", lambda campaign, *_: asked.append(campaign) or nothing)
+    assert __main__.main(command.split()) == 0 and asked
+
+
+def test_a_check_of_a_cpu_is_refused_on_a_gpu(capsys):
+    with pytest.raises(SystemExit):
+        __main__.main(["--device", "cuda", "--check", "scheduled"])
+    assert "compiled, priced or replayed" in capsys.readouterr().err

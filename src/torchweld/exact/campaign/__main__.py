@@ -18,15 +18,20 @@ from torchweld.exact.campaign.checks import CHECKS
 from torchweld.exact.campaign.record import Finished, Log
 from torchweld.exact.campaign.run import Campaign, run
 
+# Checks of kernels on a GPU that is here, and of plans for one that is elsewhere.
+_ON_A_GPU = ("compiled", "priced", "replayed")
+_OF_PLANS = ("interpreted", "dynamic", "priced")
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
-    elsewhere = asked.device not in ("cpu", "cuda")
-    if (asked.check == "compiled" and elsewhere) or (
-        asked.device == "cuda" and asked.check not in ("compiled", "priced")
-    ):
-        parser.error("--device cuda goes with --check compiled or priced, GPUs by name with others")
+    fit = {"cpu": tuple(CHECKS), "cuda": _ON_A_GPU}.get(asked.device, _OF_PLANS)
+    if asked.check not in fit:
+        parser.error(
+            f"--device cuda goes with --check {_or(_ON_A_GPU)}, "
+            f"GPUs by name with {_or(_OF_PLANS)}"
+        )
     campaign = Campaign(
         asked.folder, asked.check, asked.device, tuple(asked.kinds), asked.shrink
     )
@@ -50,6 +55,10 @@ def summary(log: Log) -> str:
     return "\n".join([*lines, *(f"  limit: {name}: {n}" for name, n in by_name.items())])
 
 
+def _or(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 def _tell(finished: Finished) -> None:
     if finished.found:
         where = f"limit: {', '.join(finished.limits)}" if finished.limits else finished.file
@@ -69,10 +78,11 @@ def _parser() -> argparse.ArgumentParser:
         help="interpreted: no kernels (default); dynamic: no kernels, symbolic sizes;\n"
              "compiled: kernels; scheduled: kernels with random tiles and threads;\n"
              "priced: kernels planned for a device whose rates are random (or no kernels, if that\n"
-             "is a GPU by name)")  # fmt: skip
+             "is a GPU by name);\n"
+             "replayed: kernels in inference, the last of several calls")  # fmt: skip
     add("--device", default="cpu",
         help="make plans for it: cpu (default), H100, ...; cuda: run kernels on the GPU that is\n"
-             "here (with --check compiled or priced)")  # fmt: skip
+             f"here (with --check {_or(_ON_A_GPU)})")  # fmt: skip
     add("--shrink", type=float, default=math.inf, metavar="SECONDS",
         help="time for making each failure small (no limit)")  # fmt: skip
     add("--kinds", nargs="+", choices=KINDS, default=list(USUAL),

@@ -834,6 +834,19 @@ def middle_scan(monoid: str, outer: int, length: int, inner: int) -> Case:
       store y[i, k, j] %1""", x=shape, y=shape))  # fmt: skip
 
 
+def scan_of_equal_rows(monoid: str, rows: int, columns: int) -> Case:
+    """What is scanned is the same for all rows, what is made of it is not; and a sum of it."""
+    return prepared(case(f"scan_of_equal_rows_{monoid}", f"i:{rows}, j:{columns}", f"""
+      %0 = load x[j] : f32
+      %1 = scan.{monoid}[j] %0 : f32
+      %2 = load w[i] : f32
+      %3 = mul %1 %2 : f32
+      %4 = reduce.sum[j] %1 : f32
+      store y[j, i] %3
+      store s[i] %4""", x=("f32", columns), w=("f32", rows), y=("f32", columns, rows),
+      s=("f32", rows)))  # fmt: skip
+
+
 def loss_of_pixels(images: int, classes: int, pixels: int, dtype: str = "bf16") -> Case:
     """A loss with smoothed targets: three reductions over classes, which lie across memory."""
     shape = images, classes, pixels

@@ -283,6 +283,17 @@ def test_scans_have_lanes_along_an_odd_number_of_neighbours_too(monoid, length):
     assert int(_LAYOUT.findall(compiled.asm["ttgir"])[0]) >= 16
 
 
+@pytest.mark.parametrize("monoid", ["sum", "logaddexp"])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 7), (100, 7), (3, 20001)])
+def test_a_scan_has_all_rows_of_its_block(monoid, rows, columns):
+    """Of [1, 8] in blocks of 8 rows Triton made wrong sums, and of 100 rows no kernel at all."""
+    one = cases.scan_of_equal_rows(monoid, rows, columns)
+    compiled = compile_source(bundle_of(one).sources[0], 90)
+    scans = re.findall(r"tt\.scan.*?\) -> \(?tensor<(\d+)x", compiled.asm["ttgir"], re.DOTALL)
+    stored = re.findall(r"tt\.store .*? : tensor<(\d+)x\d+x!tt", compiled.asm["ttgir"])
+    assert scans and set(scans) <= set(stored)
+
+
 @pytest.mark.parametrize(("rows", "columns", "form", "warps"), [
     (4096, 16001, "looped", 8), (100, 16001, "looped", 32), (4096, 8000, "persistent", 16),
 ])  # fmt: skip

@@ -26,14 +26,16 @@ from torchweld.ir.nodes import (
     Cast,
     Const,
     Index,
+    Instr,
     Load,
     Op,
     Pick,
+    Scan,
     Value,
+    instr_axes,
     needed,
     operands,
     store_axes,
-    value_axes,
 )  # fmt: skip
 from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import Size, divide, product
@@ -90,7 +92,7 @@ class Kernel:
         self.scans_from_end = around is not None
         self.accesses, self.buffers, self.schedule = around or accesses, buffers, schedule
         self.comp, self.body = self.accesses.comp, self.accesses.comp.body
-        self.axes = value_axes(self.body)
+        self.axes = _tile_axes(self.body, schedule)
         self.known: dict = {}  # value, or (value, item) -> the variable that holds it
         self.partial_results: dict[Value, list[str]] = {}
         self.helpers: dict[str, str] = {}
@@ -549,6 +551,18 @@ class Kernel:
 
     def store_axes(self, position: int) -> frozenset[str]:
         return store_axes(self.comp, self.comp.stores[position], self.axes)
+
+
+def _tile_axes(body: tuple[Instr, ...], schedule: Schedule) -> tuple[frozenset[str], ...]:
+    """For each value, the axes that its tile has. A scan's has all rows of a block, even where they
+    are the same: in blocks of several rows Triton (3.6) scans [1, BLOCK_C] wrongly, or not at all.
+    """
+    rows = frozenset(schedule.rows if schedule.block_rows > 1 else ())
+    found: list[frozenset[str]] = []
+    for instr in body:
+        axes = instr_axes(instr, found)
+        found.append(axes | rows if isinstance(instr, Scan) else axes)
+    return tuple(found)
 
 
 def is_wide(

@@ -804,6 +804,12 @@ def softmax_gradients(rows: int, columns: int, count: int = 3) -> Case:
                 "\n".join(lines + stores), g=("bf16", rows, columns), **described)  # fmt: skip
 
 
+def moments_of_equal_numbers(columns: int) -> Case:
+    """Their sum is rounded: a mean of it alone is another number, and what is left of each a whole
+    one."""
+    return reduction("welford", 3, columns, fill={"x": torch.full((3, columns), 12345671.0)})
+
+
 def cumulative(monoid: str, rows: int, columns: int, backwards: bool = False, fill=None) -> Case:
     at = f"-1*j+{columns - 1}" if backwards else "j"
     return case(f"cumulative_{monoid}{'_backwards' * backwards}", f"i:{rows}, j:{columns}",

@@ -131,6 +131,10 @@ ALL = [
     cases.middle("sum", 3, 24, 333),
     cases.middle("max", 2, 300, 77),
     looped(cases.offset_moments(5, 300), 32, 1, 1),
+    *(cases.moments_of_equal_numbers(n) for n in (7, 100, 1000)),
+    looped(cases.moments_of_equal_numbers(100), 32, 1, 1),
+    *(cases.scan_of_equal_rows(m, 9, 7) for m in ("sum", "logaddexp")),
+    looped(cases.scan_of_equal_rows("sum", 9, 70), 16, block_rows=8),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
       for m in (_MASKED, _ALL_MASKED, -_MASKED) for keeps in (False, True) for splits in (1, 2)),
 ]

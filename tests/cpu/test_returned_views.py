@@ -39,15 +39,34 @@ def test_they_show_the_input(function, shapes, dynamic):
     assert (found.untyped_storage().data_ptr() == fused[0].untyped_storage().data_ptr()) == shared
 
 
-def test_a_view_of_what_is_written_to_other_strides_runs_unfused():
-    """What is written back to the input lies in another order than the input."""
-    def function(x, y):
-        x.copy_(y.t().contiguous().t() * 2)
-        return x.view(-1)[3:]
+def row_of_sums(x, y):
+    x.addcmul_(y, y)
+    return x[1]
 
+
+def half_of_sums(x, y):
+    x.add_(y)
+    return x.chunk(2, 1)[1].mT
+
+
+def in_other_order(x, y):
+    x.copy_(y.t().contiguous().t() * 2)
+    return x.view(-1)[3:]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("function,made", [
+    (row_of_sums, gapped), (half_of_sums, gapped), (in_other_order, torch.zeros),
+])
+def test_what_is_written_back_may_have_other_strides(function, made):
+    """Than the input that it is written to, whose views are returned."""
     torch.compiler.reset()
     fused = torch.compile(function, backend="torchweld", dynamic=True)
-    for n in (4, 6):
-        x, y = torch.zeros(n, 5), torch.randn(n, 5)
-        wanted = function(x.clone(), y)
-        assert torch.equal(fused(x, y), wanted)
+    for n in (4, 6, 6):
+        eager, x, y = made(n, 5), made(n, 5), torch.randn(n, 5)
+        wanted, found = function(eager, y), fused(x, y)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(x, eager)
+        assert found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert (found.stride(), found.storage_offset()) == (
+            wanted.stride(), wanted.storage_offset())  # fmt: skip

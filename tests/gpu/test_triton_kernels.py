@@ -68,6 +68,7 @@ ALL = [
     *(reduction(m, 4, 4, fill={"x": _TIES}) for m in ("max", "min", "argmax", "argmin")),
     reduction("welford", 33, 1000, fill={"x": _OFFSET}),
     looped(reduction("welford", 33, 1000, fill={"x": _OFFSET}), 128, 1, 1),
+    *(cases.moments_of_equal_numbers(n) for n in (7, 100, 768, 1000, 20001)),
     *(looped(reduction(m, 4, 5003, fill={"x": cases.equal_numbers(5003)}), 512, splits, 1)
       for m in ("argmax", "argmin") for splits in (1, 3)),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)

@@ -17,8 +17,9 @@ from torchweld.ir.nodes import View
 
 def window_of_input(node: torch.fx.Node, sizes: Sizes) -> View | None:
     """`node`, an output, as a window of the placeholder that it is a view of, as torch traced it;
-    None if it is a view of none. Raises NotLowered where what it is a view of is written back to an
-    input with other strides. (With known sizes AOTAutograd repeats the user's views instead.)"""
+    None if it is a view of none. What is written back to an input may have other strides than it:
+    the views are then the input's own. (With known sizes AOTAutograd repeats them itself.) Raises
+    NotLowered where the input has no such views."""
     source = _viewed(node)
     if source is node or not isinstance(source.meta.get("val"), torch.Tensor):
         return None
@@ -27,9 +28,13 @@ def window_of_input(node: torch.fx.Node, sizes: Sizes) -> View | None:
     if given is None or own.dtype != base.dtype:
         return None
     if sizes.many(given.meta["val"].stride()) != sizes.many(base.stride()):
-        if sizes.symbols:
-            raise NotLowered(f"{node.name} is a view of {given.name}, whose strides are others")
-        return None
+        if not sizes.symbols:
+            return None
+        base = given.meta["val"]
+        try:
+            own = _seen(node, source, base)
+        except RuntimeError as error:
+            raise NotLowered(f"{node.name} is no view of {given.name}: {error}") from error
     offset = sizes.convert(own.storage_offset()) - sizes.convert(base.storage_offset())
     return View(given.name, sizes.many(own.shape), sizes.many(own.stride()), offset)
 
@@ -39,6 +44,18 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node:
     while _is_view(node) or (node.op == "call_function" and _is_part(node)):
         node = node.args[0]
     return node
+
+
+def _seen(node: torch.fx.Node, source: torch.fx.Node, instead: torch.Tensor) -> torch.Tensor:
+    """`node`'s views of `source`, of another tensor of its shape. Errors: RuntimeError if that has
+    none."""
+    if node is source:
+        return instead
+    if "as_strided" in str(node.target):
+        raise RuntimeError("as_strided tells strides of its own")
+    whole = _seen(node.args[0], source, instead)
+    others, named = torch.fx.node.map_arg((node.args[1:], node.kwargs), lambda n: n.meta["val"])
+    return node.target(whole, *others, **named)
 
 
 def _is_part(node: torch.fx.Node) -> bool:

@@ -65,7 +65,9 @@ def _arg_extreme(fn):
 
 
 def _welford(args, dims):
-    mean = args[0].mean(dims, keepdim=True)
+    near = args[0].mean(dims, keepdim=True)
+    missed = (args[0] - near).mean(dims, keepdim=True)  # added: of equal numbers it is that number
+    mean = torch.where(near.isinf(), near, near + missed)
     return mean, ((args[0] - mean) ** 2).sum(dims, keepdim=True)
 
 

@@ -119,19 +119,30 @@ def _position_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[
 
 
 def _welford_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[str]:
+    """The mean is one of the sum, and then of what is left: so it is that of a constant row."""
     dtype = carry_type(instr.dtype)
     shape = k.shape(along.replace("c", ""))
     count = k.assign((value, 2), f"tl.full({shape}, {k.columns}, {scalars.TYPES[dtype]})")
-    tile = masked(k, "sum", instr.args[0], along)
-    total = reduced(k, "sum", tile, 1)
-    mean = k.assign((value, 0), scalars.FLOAT["div"].format(total, count))
-    k.line(f"d{value} = {k.value(instr.args[0])} - {mean}")
-    squares = f"d{value} * d{value}"
+    mean = f"m{value}"
+    k.line(f"{mean} = {_mean(k, masked(k, 'sum', instr.args[0], along), count)}")
+    mean = k.assign((value, 0), f"{mean} + {_mean(k, _apart(k, value, mean, along), count)}")
+    k.line(f"d{value} = {_apart(k, value, mean, along)}")
+    return [mean, k.assign((value, 1), reduced(k, "sum", f"d{value} * d{value}", 1)), count]
+
+
+def _mean(k: Kernel, tile: str, count: str) -> str:
+    return scalars.FLOAT["div"].format(reduced(k, "sum", tile, 1), count)
+
+
+def _apart(k: Kernel, value: Value, mean: str, along: str) -> str:
+    """Numbers less a mean as a tile over `along`, zero out of bounds."""
+    number = k.body[value].args[0]
+    text = f"{k.value(number)} - {mean}"
     if mask := k.mask("c"):
-        squares = f"tl.where({mask}, {squares}, 0.0)"
-    if set(k.along(k.axes[instr.args[0]])) != set(along):
-        squares = f"tl.broadcast_to({squares}, {k.shape(along)})"
-    return [mean, k.assign((value, 1), reduced(k, "sum", squares, 1)), count]
+        text = f"tl.where({mask}, {text}, 0.0)"
+    if set(k.along(k.axes[number])) != set(along):
+        text = f"tl.broadcast_to({text}, {k.shape(along)})"
+    return text
 
 
 def _logsumexp_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[str]:

@@ -35,6 +35,7 @@ from torchweld.ir.nodes import (
     readers,
 )
 from torchweld.ir.simplify import simplify
+from torchweld.ir.size import Size
 from torchweld.ir.substitute import move_store, substitute_axes, with_operands
 from torchweld.plan.decisions import Plan
 from torchweld.plan.merge import Rules
@@ -144,12 +145,12 @@ def _reader(node: Extern, graph: Graph) -> Comp | None:
 def over_phases(
     comp: Comp, result: str, made: Turned, buffers: Mapping[str, Buffer]
 ) -> Comp | None:
-    """`comp`, which reads `result` at each of its points, over places and phases; None where it
-    does so otherwise."""
+    """`comp`, which reads each element of `result` at a point of its own, over places and phases;
+    None where it reads more or less of it, or otherwise."""
     shape = buffers[result].shape
     indices = {i.index for i in comp.body if isinstance(i, Load) and i.buffer == result}
     names = _names(indices, shape)
-    if names is None or {n for n in names if n} != {a.name for a in comp.axes}:
+    if names is None or _sizes(names, shape) != {a.name: a.extent for a in comp.axes}:
         return None
     new = {"n": shape[0], "g": made.groups, **{f"r{d}": s.phases for d, s in enumerate(made.sides)},
            "o": made.results, **{f"a{d}": s.places for d, s in enumerate(made.sides)}}  # fmt: skip
@@ -183,6 +184,10 @@ def _names(indices: set, shape: tuple) -> list[str | None] | None:
     named = [n for n in found if n]
     whole = all(n or one for n, one in zip(found, ones)) and len(set(named)) == len(named)
     return found if whole else None
+
+
+def _sizes(names: list[str | None], shape: tuple) -> dict[str, Size]:
+    return {name: size for name, size in zip(names, shape) if name}
 
 
 def _inside(body: BodyBuilder, results: list[Affine], made: Turned) -> Value | None:

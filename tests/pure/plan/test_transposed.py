@@ -103,6 +103,46 @@ def test_what_the_reader_reads_beside(any_price):
     torch.testing.assert_close(found, run(*wide), rtol=1e-9, atol=1e-9)
 
 
+def beside(x, w, r):
+    return torch.cat((F.conv_transpose2d(torch.tanh(x), w, stride=2, padding=1), r.exp()), 1)
+
+
+def behind(x, w, r):
+    return torch.cat((r.exp(), F.conv_transpose2d(torch.tanh(x), w, stride=2, padding=1)), 1)
+
+
+def between(x, w, r):
+    y = F.conv_transpose2d(torch.tanh(x), w, stride=2, padding=1)
+    return torch.cat((r[:, :3], torch.relu(y), r[:, 3:]), 1)
+
+
+def padded(x, w, r):
+    return F.pad(F.conv_transpose2d(torch.tanh(x), w, stride=2, padding=1), (1, 2, 0, 3), value=7.0)
+
+
+def part_of(x, w, r):
+    y = F.conv_transpose2d(torch.tanh(x), w, stride=2, padding=1)
+    return torch.relu(y[:, :5] + r[:, :5])
+
+
+def later_part(x, w, r):
+    return F.conv_transpose2d(torch.tanh(x), w, stride=2, padding=1)[:, 5:, 3:].exp()
+
+
+@pytest.mark.parametrize("function", [beside, behind, between, padded, part_of, later_part])
+def test_readers_of_more_and_of_less_than_the_results(any_price, function):
+    """A concatenation goes over the channels of others, too: all of it is written."""
+    torch.manual_seed(0)
+    shapes = (2, 8, 6, 7), (8, 16, 4, 4), (2, 16, 12, 14)
+    args = [torch.randn(n, dtype=torch.bfloat16) for n in shapes]
+    _, after = changed(function, args)
+    (call,) = (n for n in after.nodes if isinstance(n, Extern))
+    assert not call_of(call).transposed
+    wide = [a.double() for a in args]
+    (found,) = run_graph(after, wide)
+    torch.testing.assert_close(found, function(*wide), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_results_that_others_read_are_put_in_order(any_price, again):
     """By a copy, which the convolution's kernel is to make."""

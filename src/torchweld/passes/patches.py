@@ -99,7 +99,7 @@ def _is_product(node: Extern, graph: Graph) -> bool:
     x, weight, bias = node.args[:3]
     dense_bias = bias is None or bias.strides == (1,)
     if weight.shape[2:] == (1, 1):
-        return dense_bias and is_channels_last(x)
+        return dense_bias and is_channels_last(x) and 1 in weight.strides[:2]
     return dense_bias and is_whole(x, graph) and _depth_order(weight) is not None
 
 
@@ -151,15 +151,17 @@ def _product(node: Extern, graph: Graph, buffers: dict[str, Buffer]) -> list[Nod
     x, weight, bias = node.args[:3]
     columns, rows = weight.shape[0], buffers[node.outputs[0]].shape[0]
     depth = product(weight.shape[1:])
-    turned = View(weight.buffer, (depth, columns), (1, weight.strides[0]), weight.offset)
     before: list[Node] = []
+    row = 1  # step between the elements of a patch
     if weight.shape[2:] == (1, 1):
+        row = weight.strides[1]
         factor = View(x.buffer, (rows, depth), (depth, 1), x.offset)
     else:
         copied = _patches(node, graph)
         buffers[copied.writes[0]] = _matrix(copied.writes[0], (rows, depth), buffers[x.buffer])
         factor = View(copied.writes[0], (rows, depth), (depth, 1))
         before = [copied]
+    turned = View(weight.buffer, (depth, columns), (row, weight.strides[0]), weight.offset)
     args: tuple[Arg, ...] = (factor, turned) if bias is None else (bias, factor, turned)
     target = "aten.mm.default" if bias is None else "aten.addmm.default"
     return [*before, replace(node, target=target, args=args)]

@@ -75,6 +75,23 @@ def test_odd_numbers_of_results_and_of_channels_that_can_be_padded(kernel, chann
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("kernel", [(1, 1), (4, 4)])
+@pytest.mark.parametrize(("laid", "becomes"), [
+    (lambda w: w.transpose(0, 1).contiguous().transpose(0, 1), True),  # as the other of two layers
+    (lambda w: torch.cat((w, w), 1)[:, : w.shape[1]], True),
+    (lambda w: torch.stack((w, w), 2).flatten(1, 2)[:, ::2], False),
+], ids=["transposed", "a part", "every second"])  # fmt: skip
+def test_weights_in_any_order(kernel, laid, becomes):
+    """Steps of two between the elements of a row are no matrix's; the calls stay."""
+    x, w, b = case(kernel)
+    args = [x, laid(w), b]
+    before, after = converted(net(kernel), args)
+    if kernel == (1, 1):
+        assert ("aten.convolution.default" not in targets(after)) == becomes
+    for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("function,args", [
     (net((1, 1)), case((1, 1), channels=3)),  # rows of 6 bytes are not worth padding
     (net((3, 3)), case((4, 4))),  # windows with gaps between them

@@ -11,6 +11,7 @@ from hypothesis import seed as seeded
 from torchweld.exact.campaign import (
     attention,
     gated,
+    images,
     layers,
     losses,
     modules,
@@ -54,6 +55,7 @@ KINDS: dict[str, Callable[[int], Case | None]] = {
     "part": parts.program,
     "unread": unread.program,
     "gated": gated.program,
+    "image": images.program,
 }
 _SHARES = (
     *("operator",) * 5, *("movement",) * 3, *("random",) * 2, "module", *("attention",) * 2, "loss",

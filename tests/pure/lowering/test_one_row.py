@@ -184,16 +184,14 @@ def test_what_a_convolution_of_rows_writes_stays_rows():
 
 def test_what_other_calls_write_keeps_its_shape():
     """A pool with places is an image of one row, which the convolution behind it reads as rows."""
+
     def run(x, w):
         y, places = F.max_pool2d(torch.tanh(x)[:, :, None], (1, 3), (1, 2), return_indices=True)
-        return F.conv1d(y[:, :, 0], w, stride=2), places
+        return F.conv1d(y.squeeze(2), w, stride=2), places
 
-    args = args_of((2, 8, 13), (16, 8, 3))
-    before = separate_biases(lower(capture(run, *args), Options()).graph, TABLE)
-    (pool,) = (n for n in before.nodes if isinstance(n, Extern) and "pool" in n.target)
-    after = channels_last(before, TABLE)
-    assert after.buffers[pool.outputs[0]].shape == before.buffers[pool.outputs[0]].shape
-    same(before, after, args)
+    graph = lower(capture(run, *args_of((2, 8, 13), (16, 8, 3))), Options()).graph
+    pool = next(n for n in graph.nodes if isinstance(n, Extern) and "pool" in n.target)
+    assert coarsened(graph, [(pool.outputs[0], (2, 8, 6))]) == graph
 
 
 def test_a_library_is_given_images():

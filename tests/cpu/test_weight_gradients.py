@@ -7,6 +7,11 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from torchweld.core import dtypes
+from torchweld.ir.nodes import Buffer
+from torchweld.ir.parser import parse_comp
+from torchweld.ir.views import contiguous_strides
+from torchweld.templates.weight_gradient.schedule import weight_sums
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -132,3 +137,18 @@ def test_batches_of_any_size():
 def test_many_channels_stay_with_the_library(groups, channels):
     tensors = torch.randn(2, groups * channels, 9, 9), torch.randn(16, channels, 3, 3)
     check(lambda x, w: F.conv2d(x, w, groups=groups), tensors, calls=1)
+
+
+def test_places_that_are_computed_are_no_windows():
+    comp = parse_comp("""comp c [o:4, c:3, k:3, n:2, i:5] {
+      %0 = load at[k] : i64
+      %1 = load x[n, c, %0] exact : f32
+      %2 = load g[n, o, i] exact : f32
+      %3 = mul %1 %2 : f32
+      %4 = reduce.sum[n, i] %3 : f32
+      store w[o, c, k] %4
+    }""")
+    shapes = {"x": (2, 3, 9), "g": (2, 4, 5), "w": (4, 3, 3)}
+    buffers = {n: Buffer(n, s, dtypes.f32, contiguous_strides(s)) for n, s in shapes.items()}
+    buffers["at"] = Buffer("at", (3,), dtypes.i64, (1,))
+    assert weight_sums(comp, buffers) is None

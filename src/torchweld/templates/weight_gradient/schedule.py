@@ -108,11 +108,12 @@ def _factors(comp: Comp) -> tuple[Load, Load] | None:
     loads = [comp.body[a] for a in factor.args]
     if not all(isinstance(i, Load) and i.exact for i in loads):
         return None
+    if not all(isinstance(e, Affine) for i in (store, *loads) for e in i.index):
+        return None
     taps = {a for e in store.index[2:] for a in e.axes}
     image = [i for i in loads if any(e.axes & taps for e in i.index)]
     points = [i for i in loads if i not in image]
-    affine = all(isinstance(e, Affine) for i in loads for e in i.index)
-    if not affine or len(image) != 1 or len(points) != 1 or points[0].guard is not None:
+    if len(image) != 1 or len(points) != 1 or points[0].guard is not None:
         return None
     plain = all(len(e.axes) < 2 or not e.axes & set(instr.axes) for e in points[0].index)
     return (points[0], image[0]) if plain and image[0].fill == 0 else None

@@ -97,6 +97,12 @@ class BodyBuilder:
     def scan(self, monoid: str, arg: Value, axis: str) -> Value:
         return self.emit(Scan(monoid, arg, axis, self._instrs[arg].dtype))
 
+    def both(self, one: Value | None, other: Value | None) -> Value | None:
+        """Where two guards are true; None: everywhere."""
+        if one is None or other is None:
+            return other if one is None else one
+        return self.op("bit_and", one, other)
+
     def pick(self, value: Value, item: int) -> Value:
         """Component `item` of a tuple reduction; the position of an argmax has its own type."""
         reduce = self._instrs[value]

@@ -21,6 +21,7 @@ from torchweld.passes.few_channels import wide_windows
 from torchweld.passes.few_terms import few_terms_written_out
 from torchweld.passes.gradients import gradients_apart
 from torchweld.passes.lone_functions import lone_functions_as_calls
+from torchweld.passes.long_scans import scans_in_stretches
 from torchweld.passes.narrow_groups import wide_groups
 from torchweld.passes.neighbours import neighbours_together
 from torchweld.passes.overwritten import overwrite_operands
@@ -140,6 +141,8 @@ PASSES: dict[str, Pass] = {
         Pass("pairs", "reductions of a few terms of pairs of points -> pointwise work",
              _graph(lambda g, c: pairs_written_out(g))),
         Pass("plan", "one computation an operation -> one a kernel", _planned),
+        Pass("long scans", "scans along an axis that is long for its rows -> in stretches",
+             _graph(lambda g, c: scans_in_stretches(g, c.target))),
         Pass("row chunks", "large results used row by row -> some rows at a time, never whole",
              lambda made, c: row_chunks(made, c.target)),
         Pass("align temporaries", "rows of what products read and write -> multiples of 16 bytes",

@@ -168,7 +168,7 @@ def over_phases(
     along = frozenset().union(*(place.axes for place in results))
     values = _moved(comp, body, images, (inside, along), (result, made.made.name, source))
     stores = tuple(move_store(s, values.__getitem__, images) for s in comp.stores)
-    stores = tuple(replace(s, guard=_both(body, s.guard, inside)) for s in stores)
+    stores = tuple(replace(s, guard=body.both(s.guard, inside)) for s in stores)
     axes = tuple(Axis(f"p_{a}", size) for a, size in new.items() if size != 1)
     return simplify(replace(comp, axes=axes, body=body.body, stores=stores))
 
@@ -196,9 +196,9 @@ def _inside(body: BodyBuilder, results: list[Affine], made: Turned) -> Value | N
     for place, side in zip(results, made.sides):
         at = body.index(place)
         if side.cut:
-            inside = _both(body, inside, body.op("ge", at, body.index(constant(0))))
+            inside = body.both(inside, body.op("ge", at, body.index(constant(0))))
         if side.last >= side.size:
-            inside = _both(body, inside, body.op("lt", at, body.index(constant(side.size))))
+            inside = body.both(inside, body.op("lt", at, body.index(constant(side.size))))
     return inside
 
 
@@ -215,12 +215,6 @@ def _moved(
         if isinstance(made, Load) and made.buffer == source[0]:
             made = replace(made, buffer=source[1], index=source[2])
         elif isinstance(made, Load) and map_axes(made.index) & along:
-            made = replace(made, guard=_both(body, made.guard, guard))
+            made = replace(made, guard=body.both(made.guard, guard))
         values.append(body.emit(made))
     return values
-
-
-def _both(body: BodyBuilder, one: Value | None, other: Value | None) -> Value | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return body.op("bit_and", one, other)

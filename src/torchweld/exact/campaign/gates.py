@@ -20,6 +20,7 @@ from torchweld.targets import find
 from torchweld.targets.products import ProductRates, Rate
 from torchweld.targets.target import Target
 from torchweld.templates.attention.cpu import schedule as attention
+from torchweld.templates.pointwise_reduce import stretches
 from torchweld.templates.pointwise_reduce.cpu import schedule as loops
 
 # Chunks of rows: of logits of any size, two rows and more, whatever time they take.
@@ -32,6 +33,8 @@ _OPEN: dict[ModuleType, dict[str, object]] = {
 _REPLAYED: dict[ModuleType, dict[str, object]] = {
     m: {"LARGE_OUTPUT_BYTES": 100} for m in (placement, recording)
 }
+# Stretches of scans, which may be of few elements.
+_SHORT: dict[str, object] = {"_LENGTHS": (2, 5, 16), "_FEWEST": 2}
 # The types in which constants are folded: graphs are compared in float64.
 _EXACT: dict[ModuleType, dict[str, object]] = {
     simplify: {"to_torch": lambda dtype: torch.float64 if dtype.is_float else to_torch(dtype)}
@@ -85,7 +88,7 @@ def drawn_rates(rng: Random) -> AbstractContextManager[None]:
 
     here = {n: drawn(getattr(find, n)) for n in ("_cuda_target", "cpu_target")}
     named = tuple(_as_fast_as(target, Random(seed)) for target in find.KNOWN)
-    return _patched({find: {**here, "KNOWN": named}})
+    return _patched({find: {**here, "KNOWN": named}, stretches: _SHORT})
 
 
 def _as_fast_as(target: Target, rng: Random) -> Target:

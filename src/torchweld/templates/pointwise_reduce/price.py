@@ -40,6 +40,7 @@ from torchweld.ir.passes import can_share_rows, passes
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint
 from torchweld.targets.target import Target
+from torchweld.templates.pointwise_reduce.stretches import Stretches, ways
 
 _MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache again
 # Of single elements, by the last-level cache's rate of bytes that are read. H100: 35 million of
@@ -61,6 +62,7 @@ _INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most 
 # the time from one to the next on one element. Priors.
 _ATOMIC_SHARE = 0.25
 _ATOMIC_S = 1e-9
+_MARGIN = 0.1  # of a scan's time as a whole: three kernels have more to go wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,31 @@ def cost(
     split = parts(comp)
     if len(split) > 1:
         return _together([cost(p, buffers, hints, device) for p in split], device)
+    made = fastest_stretches(comp, buffers, hints, device)
+    return _cost_of(made, buffers, hints, device) if made else _whole(comp, buffers, hints, device)
+
+
+def fastest_stretches(
+    comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int], device: Target
+) -> Stretches | None:
+    """The fastest way to scan in stretches on a GPU; None where a scan as a whole is as fast."""
+    found = list(ways(comp, buffers)) if device.kind == "cuda" else []
+    times = [_cost_of(made, buffers, hints, device).seconds for made in found]
+    whole_s = _whole(comp, buffers, hints, device).seconds if found else 0.0
+    if not found or min(times) >= (1 - _MARGIN) * whole_s:
+        return None
+    return found[times.index(min(times))]
+
+
+def _cost_of(made: Stretches, buffers, hints, device: Target) -> Cost:
+    """Of the kernels one after the other."""
+    known = {**buffers, **made.buffers}
+    costs = [_whole(c, known, hints, device) for c in made.comps]
+    moved, fma = sum(c.bytes_moved for c in costs), sum(c.fma for c in costs)
+    return Cost(sum(c.seconds for c in costs), moved, fma, max(c.live for c in costs))
+
+
+def _whole(comp: Comp, buffers, hints, device: Target) -> Cost:
     facts = _facts(comp, buffers, hints)
     traffic = _traffic(comp, facts, buffers, hints, device)
     memory_s = sum(memory_seconds(b, buffers[name], hints, device) for name, b in traffic.items())

@@ -1,0 +1,75 @@
+"""Long scans become scans in stretches that mean the same, where those are predicted to be
+faster."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lowered import capture
+
+from scan_cases import CASES
+from torchweld.capture.lower import lower
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Comp, Scan
+from torchweld.passes.long_scans import scans_in_stretches
+from torchweld.pipeline import plan_graph
+from torchweld.targets.find import named_target
+
+TABLE = named_target("H200")
+
+
+def changed(function, shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    before = lower(capture(function, x), Options()).graph
+    after = scans_in_stretches(before, TABLE)
+    check_graph(after)
+    return x, before, after
+
+
+def scans(graph) -> int:
+    return sum(isinstance(i, Scan) for n in graph.nodes if isinstance(n, Comp) for i in n.body)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_meaning(name):
+    function, shape = CASES[name]
+    x, before, after = changed(function, shape)
+    assert scans(after) == 2 * scans(before) > 0
+    for exact in (True, False):
+        (found,) = run_graph(after, [x.double() if exact else x], exact=exact)
+        (wanted,) = run_graph(before, [x.double() if exact else x], exact=exact)
+        near = 1e-9 if exact else 1e-2 if wanted.dtype == torch.bfloat16 else 1e-4
+        torch.testing.assert_close(found, wanted, rtol=near, atol=near * max(1, wanted.abs().max()))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("at", [0, 4095, 4096, 20010])
+def test_what_is_no_number_stays_behind_its_place(value, at):
+    x, before, after = changed(lambda x: x.cumsum(-1), (2, 20011))
+    x[1, at] = value
+    for one, other in zip(run_graph(after, [x]), run_graph(before, [x]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-2, equal_nan=True)
+
+
+@pytest.mark.parametrize(("function", "shape"), [
+    (lambda x: x.cumsum(-1), (3, 900)),  # short
+    (lambda x: x.cumsum(-1), (9000, 5000)),  # rows enough
+    (lambda x: x.cummax(-1)[1], (3, 20011)),  # of another's result
+    (lambda x: x.softmax(-1), (3, 20011)),
+], ids=["short", "rows", "of another", "none"])  # fmt: skip
+def test_others_stay(function, shape):
+    traced = torch.empty(shape, device="meta")
+    graph = lower(capture(function, traced, mode="real"), Options()).graph
+    assert scans_in_stretches(graph, TABLE) is graph or scans_in_stretches(graph, TABLE) == graph
+
+
+def test_producers_are_in_both_kernels_that_read_them():
+    x = torch.empty(4_000_000, device="meta")
+    captured = capture(lambda x: x.exp().cumsum(0) * 2, x, mode="real")
+    _, plan = plan_graph(captured, Options(), TABLE)
+    totals, before, whole = plan.graph.nodes
+    assert [len(n.reads) for n in (totals, before, whole)] == [1, 1, 2]
+    assert plan_graph(captured, Options(), named_target("cpu"))[1].graph.nodes[0].writes

@@ -133,7 +133,7 @@ def test_most_programs_with_parts_run():
 def test_most_programs_of_networks_run(kind):
     drawn = [kind.program(seed) for seed in range(40)]
     assert drawn == [kind.program(seed) for seed in range(40)]
-    assert sum(p is not None for p in drawn) > 30
+    assert sum(p is not None for p in drawn) > 25
 
 
 def test_operators_have_samples():

@@ -16,6 +16,7 @@ from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import Size, evaluate, product, symbol
 from torchweld.templates.pointwise_reduce.gpu.prepare import prepared_comp
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
+from torchweld.templates.pointwise_reduce.stretches import _in_stretches
 
 
 @dataclass(frozen=True)
@@ -840,14 +841,24 @@ def middle_scan(monoid: str, outer: int, length: int, inner: int) -> Case:
       store y[i, k, j] %1""", x=shape, y=shape))  # fmt: skip
 
 
+def stretches(whole: Case, length: int) -> list[Case]:
+    """The kernels of a scan along `j` in stretches, each on numbers of its own."""
+    made = _in_stretches(whole.comp, "j", length, whole.buffers)
+    buffers = {**whole.buffers, **made.buffers}
+    return [
+        prepared(Case(c.name, c, {n: buffers[n] for n in (*c.reads, *c.writes)}, sizes=whole.sizes))
+        for c in made.comps
+    ]
+
+
 def scan_of_equal_rows(monoid: str, rows: int, columns: int) -> Case:
-    """What is scanned is the same for all rows, what is made of it is not; and a sum of it."""
+    """What is scanned is the same for all rows, what is made of it is not. And the largest."""
     return prepared(case(f"scan_of_equal_rows_{monoid}", f"i:{rows}, j:{columns}", f"""
       %0 = load x[j] : f32
       %1 = scan.{monoid}[j] %0 : f32
       %2 = load w[i] : f32
       %3 = mul %1 %2 : f32
-      %4 = reduce.sum[j] %1 : f32
+      %4 = reduce.max[j] %1 : f32
       store y[j, i] %3
       store s[i] %4""", x=("f32", columns), w=("f32", rows), y=("f32", columns, rows),
       s=("f32", rows)))  # fmt: skip

@@ -132,9 +132,11 @@ ALL = [
     cases.middle("max", 2, 300, 77),
     looped(cases.offset_moments(5, 300), 32, 1, 1),
     *(cases.moments_of_equal_numbers(n) for n in (7, 100, 1000)),
-    looped(cases.moments_of_equal_numbers(100), 32, 1, 1),
+    *(looped(cases.moments_of_equal_numbers(100), 32, splits, 1) for splits in (1, 3)),
     *(cases.scan_of_equal_rows(m, 9, 7) for m in ("sum", "logaddexp")),
     looped(cases.scan_of_equal_rows("sum", 9, 70), 16, block_rows=8),
+    *(c for m in ("sum", "prod", "max") for n in (96, 101)
+      for c in cases.stretches(cases.cumulative(m, 3, n, backwards=n == 101), 16)),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
       for m in (_MASKED, _ALL_MASKED, -_MASKED) for keeps in (False, True) for splits in (1, 2)),
 ]

@@ -54,6 +54,8 @@ ALL = [
       for b in (False, True) for c in (101, 20001)),
     *(cases.log_sums(r, c, d) for r, c in ((333, 3001), (64, 77)) for d in ("f32", "bf16")),
     *(cases.middle_scan(m, 64, n, 251) for m in ("sum", "max", "logaddexp") for n in (128, 1000)),
+    *(c for m in ("sum", "max") for n in (16384, 20001)
+      for c in cases.stretches(cases.cumulative(m, 3, n, backwards=n == 20001), 1024)),
     *(cases.scan_of_equal_rows(m, r, c) for m in ("sum", "prod", "max", "logaddexp")
       for r, c in ((5, 7), (100, 7), (33, 77), (3, 20001))),
     *(cases.loss_of_pixels(3, 19, n, d) for n in (1024, 1023) for d in ("bf16", "f16")),

@@ -182,9 +182,15 @@ def _merge_position(builder: BodyBuilder, instr: Reduce, parts: list[Value]) -> 
 
 
 def _merge_welford(b: BodyBuilder, instr: Reduce, parts: list[Value]) -> list[Value]:
+    """What the sum of means rounds away is added, so that equal means are merged to that mean."""
     mean, m2, count = parts
     total = b.reduce("sum", (count,), (SHARE,))
-    merged = b.op("div", b.reduce("sum", (b.op("mul", count, mean),), (SHARE,)), total)
+
+    def weighted(value: Value) -> Value:
+        return b.op("div", b.reduce("sum", (b.op("mul", count, value),), (SHARE,)), total)
+
+    near = weighted(mean)
+    merged = b.op("add", near, weighted(b.op("sub", mean, near)))
     apart = b.op("sub", mean, merged)
     spread = b.op("add", m2, b.op("mul", count, b.op("mul", apart, apart)))
     return [merged, b.reduce("sum", (spread,), (SHARE,))]

@@ -9,13 +9,16 @@ from lowered import capture
 
 from scan_cases import CASES
 from torchweld.capture.lower import lower
+from torchweld.core import dtypes
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Comp, Scan
+from torchweld.ir.nodes import Buffer, Comp, Scan
+from torchweld.ir.parser import parse_comp
 from torchweld.passes.long_scans import scans_in_stretches
 from torchweld.pipeline import plan_graph
 from torchweld.targets.find import named_target
+from torchweld.templates.pointwise_reduce.stretches import ways
 
 TABLE = named_target("H200")
 
@@ -64,6 +67,17 @@ def test_others_stay(function, shape):
     traced = torch.empty(shape, device="meta")
     graph = lower(capture(function, traced, mode="real"), Options()).graph
     assert scans_in_stretches(graph, TABLE) is graph or scans_in_stretches(graph, TABLE) == graph
+
+
+@pytest.mark.parametrize(("written", "some"), [("y", True), ("x", False)])
+def test_what_it_reads_is_not_overwritten(written, some):
+    comp = parse_comp(f"""comp c [j:100000] {{
+      %0 = load x[j] : f32
+      %1 = scan.sum[j] %0 : f32
+      store {written}[j] %1
+    }}""")
+    buffers = {n: Buffer(n, (100000,), dtypes.f32, (1,), "cuda:0") for n in "xy"}
+    assert bool(list(ways(comp, buffers))) == some
 
 
 def test_producers_are_in_both_kernels_that_read_them():

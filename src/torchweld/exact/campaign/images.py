@@ -48,8 +48,7 @@ BETWEEN = (
 SKIPS = (
     *["torch.cat([h, s], 1)"] * 3, "torch.cat([s, h], 1)", "torch.cat([F.relu(h), s], 1)",
     "torch.cat([h[:, :3], s, h[:, 3:]], 1)", "h + s.mean(1, keepdim=True)",
-    "h * s[:, :1].sigmoid()",
-    "torch.cat([h + 1, F.silu(s)], 1)", "torch.cat([h, s, h * 2], 1)",
+    "h * s[:, :1].sigmoid()", "torch.cat([h + 1, F.silu(s)], 1)", "torch.cat([h, s, h * 2], 1)",
 )  # fmt: skip
 SUMS = ("h + s", "s - h", "F.relu(h + s)", "h * s.sigmoid()", "torch.where(s > 0, h, s)")
 

@@ -52,11 +52,12 @@ class Stretches:
 
 def _may_be(comp: Comp) -> bool:
     """Whether all it does beside pointwise work are scans along one axis of known length, none of
-    the result of another."""
+    the result of another, and it overwrites nothing that it reads, which is read twice then."""
     scans = _scans(comp)
     if not scans or any(isinstance(i, Reduce) for i in comp.body):
         return False
     plain = all(s.combine is None and s.init is None for s in comp.stores)
+    plain &= set(comp.reads).isdisjoint(comp.writes)
     alike = len({s.axis for s in scans.values()}) == 1
     nested = needed(comp.body, (s.arg for s in scans.values())) & scans.keys()
     known = all(s.monoid in _OPERATION for s in scans.values())

@@ -841,6 +841,17 @@ def middle_scan(monoid: str, outer: int, length: int, inner: int) -> Case:
       store y[i, k, j] %1""", x=shape, y=shape))  # fmt: skip
 
 
+def scan_down(monoid: str, rows: int, columns: int, kind: str = "f32") -> Case:
+    """Down the columns of a matrix [columns, rows], with work behind it."""
+    return case(f"scan_down_{monoid}", f"i:{rows}, j:{columns}", f"""
+      %0 = load x[j, i] : {kind}
+      %1 = scan.{monoid}[j] %0 : {kind}
+      %2 = load w[i] : {kind}
+      %3 = sub %1 %2 : {kind}
+      store y[j, i] %3""",
+      x=(kind, columns, rows), w=(kind, rows), y=(kind, columns, rows))  # fmt: skip
+
+
 def stretches(whole: Case, length: int) -> list[Case]:
     """The kernels of a scan along `j` in stretches, each on numbers of its own."""
     made = _in_stretches(whole.comp, "j", length, whole.buffers)

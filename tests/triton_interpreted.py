@@ -137,6 +137,8 @@ ALL = [
     looped(cases.scan_of_equal_rows("sum", 9, 70), 16, block_rows=8),
     *(c for m in ("sum", "prod", "max") for n in (96, 101)
       for c in cases.stretches(cases.cumulative(m, 3, n, backwards=n == 101), 16)),
+    *(c for kind, n in (("f32", 101), ("i64", 96))
+      for c in cases.stretches(cases.scan_down("sum", 9, n, kind), 16)),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
       for m in (_MASKED, _ALL_MASKED, -_MASKED) for keeps in (False, True) for splits in (1, 2)),
 ]

@@ -82,3 +82,11 @@ def check(pool, x, how, is_call, exact=True):
     torch.testing.assert_close(got, expected, **near)
     nodes = [n for r in torchweld.api.records(fused) for n in r.graph.nodes]
     assert any(isinstance(n, Extern) for n in nodes) == is_call
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shape", [(0, 3), (0, 4, 6), (2, 0, 6)], ids=str)
+def test_images_of_nothing(shape):
+    torch.compiler.reset()
+    fused = torchweld.fuse(lambda x: F.adaptive_avg_pool1d(x, 3) * 2)
+    assert fused(torch.randn(shape)).shape == (*shape[:-1], 3)

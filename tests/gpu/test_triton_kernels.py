@@ -56,6 +56,8 @@ ALL = [
     *(cases.middle_scan(m, 64, n, 251) for m in ("sum", "max", "logaddexp") for n in (128, 1000)),
     *(c for m in ("sum", "max") for n in (16384, 20001)
       for c in cases.stretches(cases.cumulative(m, 3, n, backwards=n == 20001), 1024)),
+    *(c for kind, n in (("f32", 9001), ("i64", 16384))
+      for c in cases.stretches(cases.scan_down("sum", 24, n, kind), 256)),
     *(cases.scan_of_equal_rows(m, r, c) for m in ("sum", "prod", "max", "logaddexp")
       for r, c in ((5, 7), (100, 7), (33, 77), (3, 20001))),
     *(cases.loss_of_pixels(3, 19, n, d) for n in (1024, 1023) for d in ("bf16", "f16")),

@@ -14,8 +14,9 @@ aten = torch.ops.aten
 
 
 def adaptive(x, size):
-    """x [..., H, W] -> [..., *size]."""
-    window = _window(x.shape, size)
+    """x [..., H, W] -> [..., *size]. (`avg_pool2d` takes no image without channels.)"""
+    empty = any(isinstance(n, int) and n == 0 for n in x.shape[:-2])
+    window = None if empty else _window(x.shape, size)
     return NotImplemented if window is None else aten.avg_pool2d.default(x, window, window)
 
 

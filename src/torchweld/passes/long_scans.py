@@ -15,7 +15,7 @@ def scans_in_stretches(graph: Graph, target: Target) -> Graph:
     nodes: list[Node] = []
     buffers = dict(graph.buffers)
     for node in graph.nodes:
-        made = isinstance(node, Comp) and fastest_stretches(node, buffers, graph.hints, target)
-        buffers |= made.buffers if made else {}
-        nodes += made.comps if made else [node]
+        found = isinstance(node, Comp) and fastest_stretches(node, buffers, graph.hints, target)
+        buffers |= found[1].buffers if found else {}
+        nodes += found[1].comps if found else [node]
     return replace(graph, nodes=tuple(nodes), buffers=buffers)

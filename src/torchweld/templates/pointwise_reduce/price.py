@@ -94,20 +94,21 @@ def cost(
     split = parts(comp)
     if len(split) > 1:
         return _together([cost(p, buffers, hints, device) for p in split], device)
-    made = fastest_stretches(comp, buffers, hints, device)
-    return _cost_of(made, buffers, hints, device) if made else _whole(comp, buffers, hints, device)
+    found = fastest_stretches(comp, buffers, hints, device)
+    return found[0] if found else _whole(comp, buffers, hints, device)
 
 
 def fastest_stretches(
     comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int], device: Target
-) -> Stretches | None:
+) -> tuple[Cost, Stretches] | None:
     """The fastest way to scan in stretches on a GPU; None where a scan as a whole is as fast."""
-    found = list(ways(comp, buffers)) if device.kind == "cuda" else []
-    times = [_cost_of(made, buffers, hints, device).seconds for made in found]
-    whole_s = _whole(comp, buffers, hints, device).seconds if found else 0.0
-    if not found or min(times) >= (1 - _MARGIN) * whole_s:
+    made = list(ways(comp, buffers)) if device.kind == "cuda" else []
+    if not made:
         return None
-    return found[times.index(min(times))]
+    found = [(_cost_of(m, buffers, hints, device), m) for m in made]
+    best = min(found, key=lambda one: one[0].seconds)
+    least_s = (1 - _MARGIN) * _whole(comp, buffers, hints, device).seconds
+    return best if best[0].seconds < least_s else None
 
 
 def _cost_of(made: Stretches, buffers, hints, device: Target) -> Cost:

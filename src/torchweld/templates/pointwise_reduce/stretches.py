@@ -22,13 +22,13 @@ from torchweld.ir.nodes import (
     Axis,
     Buffer,
     Comp,
-    Instr,
     Load,
     Reduce,
     Scan,
     Store,
     Value,
     needed,
+    value_axes,
 )
 from torchweld.ir.simplify import drop_dead
 from torchweld.ir.substitute import move_store, substitute_axes, with_operands
@@ -170,13 +170,18 @@ class _Walk:
         return replace(self.comp, axes=axes, body=body.body, stores=tuple(stores))
 
     def _moved(self, body: BodyBuilder, before: Mapping[Value, str]) -> list[Value]:
-        """The values of the Comp; of scans of which no `before` is told, what is scanned."""
+        """The values of the Comp; of scans of which no `before` is told, what is scanned. Nothing
+        is read behind the last element."""
         values: list[Value] = []
-        for v, instr in enumerate(self.comp.body):
+        for v, (instr, axes) in enumerate(zip(self.comp.body, value_axes(self.comp.body))):
             if isinstance(instr, Scan):
                 values.append(self._scanned(body, values[instr.arg], instr, before.get(v)))
-            else:
-                values.append(body.emit(self._at(body, instr, values)))
+                continue
+            made = substitute_axes(instr, {self.along: self.place})
+            made = with_operands(made, values.__getitem__)
+            if isinstance(made, Load) and self.along in axes:  # at a computed place, too
+                made = replace(made, guard=body.both(made.guard, self._inside(body)))
+            values.append(body.emit(made))
         return values
 
     def _scanned(self, body: BodyBuilder, arg: Value, scan: Scan, before: str | None) -> Value:
@@ -184,13 +189,6 @@ class _Walk:
             return arg
         own = body.scan(scan.monoid, arg, self.inner.name)
         return body.op(_OPERATION[scan.monoid], body.load(before, self.stretch, scan.dtype), own)
-
-    def _at(self, body: BodyBuilder, instr: Instr, values: list[Value]) -> Instr:
-        """An instruction at the place of a stretch; what is behind the last element is not read."""
-        made = with_operands(substitute_axes(instr, {self.along: self.place}), values.__getitem__)
-        if isinstance(made, Load) and instr != made:
-            return replace(made, guard=body.both(made.guard, self._inside(body)))
-        return made
 
     def _inside(self, body: BodyBuilder) -> Value | None:
         """Whether there is such an element; None: always."""

@@ -31,8 +31,8 @@ from torchweld.ir.nodes import (
     Reduce,
     Scan,
     Value,
-    map_axes,
     readers,
+    value_axes,
 )
 from torchweld.ir.simplify import simplify
 from torchweld.ir.size import Size
@@ -210,11 +210,12 @@ def _moved(
     that always is there, others that vary along the axes of `inside` nothing outside."""
     values: list[Value] = []
     guard, along = inside
-    for instr in comp.body:
+    sides = {name for name, image in images.items() if image.axes & along}
+    for instr, axes in zip(comp.body, value_axes(comp.body)):
         made = with_operands(substitute_axes(instr, images), values.__getitem__)
         if isinstance(made, Load) and made.buffer == source[0]:
             made = replace(made, buffer=source[1], index=source[2])
-        elif isinstance(made, Load) and map_axes(made.index) & along:
+        elif isinstance(made, Load) and axes & sides:  # at a computed place, too
             made = replace(made, guard=body.both(made.guard, guard))
         values.append(body.emit(made))
     return values

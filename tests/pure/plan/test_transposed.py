@@ -143,6 +143,24 @@ def test_readers_of_more_and_of_less_than_the_results(any_price, function):
     torch.testing.assert_close(found, function(*wide), rtol=1e-9, atol=1e-9)
 
 
+def test_nothing_is_read_at_computed_places_outside(any_price):
+    """Results that are cut off are computed, and what is added to them would lie elsewhere."""
+    torch.manual_seed(0)
+
+    def run(x, w, rows):
+        y = F.conv_transpose2d(torch.tanh(x), w, stride=2, padding=1)
+        return torch.relu(y + rows[torch.arange(12) % 12][None, None, :, None])
+
+    args = [torch.randn(n, dtype=torch.bfloat16) for n in ((2, 8, 6, 7), (8, 16, 4, 4), (12,))]
+    _, after = changed(run, args)
+    *_, reader = after.nodes
+    places = [i for i in reader.body if isinstance(i, Load) and "turned" not in i.buffer]
+    assert sum(i.guard is not None for i in places) == 1
+    wide = [a.double() for a in args]
+    (found,) = run_graph(after, wide)
+    torch.testing.assert_close(found, run(*wide), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_results_that_others_read_are_put_in_order(any_price, again):
     """By a copy, which the convolution's kernel is to make."""

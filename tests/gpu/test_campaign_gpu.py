@@ -40,6 +40,10 @@ FOUND = {
         [Input((3, 2, 101, 16), F32, seed=2)],
         "s = F.relu(x0 @ x0.mT)", f"w = {_EXP} / (1 + {_EXP}.sum(-1, keepdim=True))", "y = w @ x0",
     ),
+    "a convolution by 1 x 1 whose weight is transposed": program(
+        [Input((2, 64, 16, 16), BF16), Input((64, 128, 1, 1), BF16, seed=1)],
+        "y = F.conv2d(x0, x1.transpose(0, 1)).relu()",
+    ),
     "the variance of an empty row": program([Input((2, 0), F32)], "y = x0.var(-1)"),
     "a factor that is read backwards": program(
         [Input((2,), F16, seed=3), Input((16, 2), F16, "permuted", seed=1)],

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 @pytest.mark.parametrize("train", [False, True], ids=["", "train"])
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_as_exact_as_eager(name, train):
-    function, shape = CASES[name]
+    function, shape, dtype = CASES[name]
     if train and name == "slots":
         pytest.skip("of integers")
     torch.compiler.reset()
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).cuda()
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to("cuda", dtype)
     fused = torchweld.fuse(lambda x: function(x))
     report = verify(lambda x: function(x), fused, x, train=train)
     assert report.ok, str(report)

@@ -70,6 +70,23 @@ def test_products_in_sums_before_a_step_are_rounded(step):
     assert products_before_steps(body.body) == {scaled}
 
 
+@pytest.mark.parametrize("extreme", ["max", "min", "argmin", "scan"])
+def test_products_in_sums_that_an_extreme_is_taken_of_are_rounded(extreme):
+    """The gradient of `((x - y) ** 2 + z ** 2).amin()` looks for the minimum among elements that
+    another kernel computes: if none equals it, their number is zero, and the gradient NaN."""
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    squares = [body.op("mul", v, v) for v in (x, y)]
+    total = body.op("add", *squares)
+    if extreme == "scan":
+        body.scan("max", total, "i0")
+    else:
+        index = [body.index(affine.axis("i0"))] if extreme == "argmin" else []
+        body.reduce(extreme, (total, *index), ("i0",))
+    body.reduce("sum", (body.op("add", body.op("mul", x, y), y),), ("i0",))  # of no extreme
+    assert products_before_steps(body.body) == set(squares)
+
+
 def test_products_of_differences_are_rounded():
     """The mean of a square less the square of a mean is zero for one element."""
     body = BodyBuilder()

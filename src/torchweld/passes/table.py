@@ -16,6 +16,7 @@ from torchweld.layout.layouts import contiguous_rows
 from torchweld.layout.one_row import rows_as_images
 from torchweld.layout.rows import align_rows, align_temporaries
 from torchweld.passes.biases import separate_biases
+from torchweld.passes.compared import compared_as_rounded
 from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.few_channels import wide_windows
 from torchweld.passes.few_terms import few_terms_written_out
@@ -189,6 +190,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: side_by_side(g, c.options))),
         Pass("lone functions", "kernels of one function of one tensor -> calls of ATen",
              _graph(lambda g, c: lone_functions_as_calls(g))),
+        Pass("compared", "sums of products that another kernel compares -> of rounded products",
+             _graph(lambda g, c: compared_as_rounded(g))),
         Pass("align extents", "odd extents of products -> even ones, or in two parts",
              _graph(lambda g, c: align_extents(g, c.target))),
     )

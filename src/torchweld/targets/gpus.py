@@ -20,6 +20,7 @@ _PASSES = (
     "row chunks", "align temporaries", "pad products", "exact windows", "transposed",
     "join products", "chains", "attention", "library calls (GPU)", "align rows", "align extents",
     "few terms", "taps apart", "stacks", "neighbours", "overwrite operands", "side by side",
+    "compared",
 )  # fmt: skip
 
 # Copy 3.02 TB/s and 687 TFLOP/s measured; launches inside a CUDA graph.

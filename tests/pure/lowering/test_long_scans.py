@@ -23,9 +23,9 @@ from torchweld.templates.pointwise_reduce.stretches import ways
 TABLE = named_target("H200")
 
 
-def changed(function, shape):
+def changed(function, shape, dtype=torch.float32):
     torch.manual_seed(0)
-    x = torch.randn(shape)
+    x = torch.randn(shape).to(dtype)
     before = lower(capture(function, x), Options()).graph
     after = scans_in_stretches(before, TABLE)
     check_graph(after)
@@ -38,8 +38,7 @@ def scans(graph) -> int:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_meaning(name):
-    function, shape = CASES[name]
-    x, before, after = changed(function, shape)
+    x, before, after = changed(*CASES[name])
     assert scans(after) == 2 * scans(before) > 0
     for exact in (True, False):
         (found,) = run_graph(after, [x.double() if exact else x], exact=exact)

@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from torchweld.ir.nodes import Cast, Const, Instr, Op, Pick, Reduce, Value, operands
+from torchweld.ir.monoid import TABLE as MONOIDS
+from torchweld.ir.nodes import Cast, Const, Instr, Op, Pick, Reduce, Scan, Value, operands
 from torchweld.ir.passes import maximum_of
 from torchweld.ir.scalar import TABLE
 
@@ -41,22 +42,30 @@ def _is_negative(body: tuple[Instr, ...], instr: Instr) -> bool:
 
 
 def products_before_steps(body: tuple[Instr, ...]) -> frozenset[Value]:
-    """Products in sums from which a step is taken: an integer of a float, or a comparison. Eager
-    rounds the product. Where the last bit decides the step, a fused multiplication and addition
-    would give the next integer (quantised values), or the other truth."""
-    stepped, summed = set[Value](), set[Value]()
+    """Products in sums from which a step is taken: an integer of a float, a comparison, or an
+    extreme. Eager rounds the product. Where the last bit decides the step, a fused multiplication
+    and addition would give the next integer (quantised values), or the other truth: another kernel
+    may compute the elements again and look for the extreme among them."""
+    stepped = {v for instr in body if _is_step(body, instr) for v in operands(instr)}
+    return products_in_sums(body, stepped)
+
+
+def products_in_sums(body: tuple[Instr, ...], values: Collection[Value]) -> frozenset[Value]:
+    """Of `values`, and of what they are computed from point by point."""
+    wanted, summed = set(values), set[Value]()
     for number in reversed(range(len(body))):
-        instr = body[number]
-        if _is_step(body, instr) or (number in stepped and isinstance(instr, (Op, Cast))):
-            stepped.update(operands(instr))
-        if number in stepped and _is(instr, "add", "sub"):
-            summed.update(instr.args)
+        if number in wanted and isinstance(body[number], (Op, Cast)):
+            wanted.update(operands(body[number]))
+            summed.update(operands(body[number]) if _is(body[number], "add", "sub") else ())
     return frozenset(v for v in summed if _rounds(body, v))
 
 
 def _is_step(body: tuple[Instr, ...], instr: Instr) -> bool:
     if isinstance(instr, Cast):
-        return body[instr.arg].dtype.is_float and not instr.dtype.is_float
+        marked = instr.must_round and instr.dtype == body[instr.arg].dtype  # passes/compared.py
+        return marked or (body[instr.arg].dtype.is_float and not instr.dtype.is_float)
+    if isinstance(instr, (Reduce, Scan)):
+        return MONOIDS[instr.monoid].exact and any(body[v].dtype.is_float for v in operands(instr))
     if not isinstance(instr, Op) or not any(body[a].dtype.is_float for a in instr.args):
         return False
     return TABLE[instr.name].exact or not instr.dtype.is_float

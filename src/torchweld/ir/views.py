@@ -246,8 +246,8 @@ def unfold(tensor: Tensor, d: int, windows: Size, size: Size, step: int) -> Tens
 def strided(
     buffer: Buffer, shape: Sequence[Size], strides: Sequence[Size], offset: Size
 ) -> Tensor | None:
-    """as_strided on a buffer, where each stride is a multiple of one of the buffer's and stays
-    within its dimension."""
+    """as_strided on a buffer, where each stride is a sum of multiples of the buffer's and stays
+    within its dimensions."""
     order = sorted(
         (d for d, s in enumerate(buffer.shape) if s != 1),
         key=lambda d: _rank(buffer.strides[d]),
@@ -268,14 +268,21 @@ def strided(
     return candidate if in_bounds(candidate, buffer.shape) else None
 
 
-def _step_within(buffer: Buffer, order: list[int], size: Size, stride: Size):
+def _step_within(
+    buffer: Buffer, order: list[int], size: Size, stride: Size
+) -> tuple[tuple[int, Size], ...] | None:
+    """A step of `stride` as steps along the buffer's dimensions. None: it is no sum of theirs."""
     if size == 1 or stride == 0:
         return ()
-    for d in order:
-        factor = divide(stride, buffer.strides[d]) if buffer.strides[d] != 0 else None
-        if factor is not None:
-            return ((d, factor),)
-    return None
+    known = [d for d in order if isinstance(buffer.strides[d], int) and buffer.strides[d] > 0]
+    if len(known) < len(order) or not isinstance(stride, int):
+        factors = ((d, divide(stride, buffer.strides[d])) for d in order if buffer.strides[d] != 0)
+        return next((((d, factor),) for d, factor in factors if factor is not None), None)
+    steps = []
+    for d in known:  # the longest first
+        factor, stride = divmod(stride, buffer.strides[d])
+        steps += [(d, factor)] if factor else []
+    return tuple(sorted(steps)) if stride == 0 else None
 
 
 def in_bounds(tensor: Tensor, shape: Sequence[Size]) -> bool:

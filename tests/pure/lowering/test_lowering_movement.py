@@ -425,6 +425,28 @@ def test_overlapping_memory_is_read_by_its_window():
     ]
 
 
+@pytest.mark.parametrize("base", [
+    lambda x: x[:, 1:, :4].contiguous(),
+    lambda x: x.transpose(1, 2).clone(memory_format=torch.contiguous_format),
+    lambda x: x.transpose(1, 2).clone(),  # as it lay
+    lambda x: x[:, :1].expand(2, 3, 5).clone(),
+])  # fmt: skip
+def test_windows_on_a_copy(base):
+    def windows(x):
+        y = base(x)
+        return [torch.as_strided(y, (2, 2, 3), (y.stride(0), y.stride(1), y.stride(2))).exp()]
+
+    check(windows, rand(2, 4, 5))
+
+
+@pytest.mark.parametrize("strides", [(6,), (11,), (4,)])
+def test_windows_that_step_along_two_dimensions(strides):
+    """Diagonals, of which the last leaves its row and is a copy."""
+    lies_within = strides != (4,)
+    check(lambda x: [torch.as_strided(x.exp(), (3,), strides, 1) * 2], rand(6, 5),
+          all_lowered=lies_within)  # fmt: skip
+
+
 def test_a_copy_of_what_is_written_later_is_made():
     def stepped(x):
         before = x.clone()

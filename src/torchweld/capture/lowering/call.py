@@ -21,12 +21,14 @@ from torchweld.ir.views import Tensor
 
 @dataclass
 class Call:
-    """`value`: the fake result(s). `used`: the results that somebody reads, by number."""
+    """`value`: the fake result(s). `used`: the results that somebody reads, by number. `given`: the
+    fake values of its arguments, in order; None of those that no operation made."""
 
     graph: GraphBuilder
     name: str
     value: object
     used: frozenset[int]
+    given: tuple[object, ...] = ()
 
     @cached_property
     def specs(self) -> tuple[Spec | None, ...]:

@@ -158,19 +158,30 @@ def unfold(call: Call, x, d, size, step):
 
 @lowers("aten.as_strided.default")
 def as_strided(call: Call, x, shape, strides, offset=None):
-    """On a whole, unchanged buffer alone, or all of a new row: eager means the memory, which other
-    views do not have."""
+    """On a whole, unchanged buffer, or all of a new row: eager means the memory, which other views
+    do not have. What eager has copied is copied as it lies there."""
     if x.copied and (order := _whole_row(x, shape, strides, offset)) is not None:
         row = call.reshaped(x, [shape[d] for d in order])
         return views.permute(row, [order.index(d) for d in range(len(shape))])
+    x = _as_it_lies(call, x) if x.copied else x
     buffer = call.graph.buffers.get(x.source) if x.buffer else None
     window = call.graph.view_of(x)
-    if x.copied or window is None or window.offset != 0:
+    if window is None or window.offset != 0:
         raise NotLowered("as_strided of a view")
     found = views.strided(buffer, shape, strides, offset or 0)
     if found is None:
         raise NotLowered("overlapping windows")
     return found
+
+
+def _as_it_lies(call: Call, x: Tensor) -> Tensor:
+    """A copy with the strides of eager's, which begins where its memory does."""
+    fake = call.given[0]
+    strides = call.graph.sizes.many(fake.stride())
+    made = stored(call.graph, x, strides)
+    if fake.storage_offset() != 0 or call.graph.buffers[made.source].strides != strides:
+        raise NotLowered("a copy that lies in memory in another way")
+    return made
 
 
 @lowers("aten.as_strided_scatter.default")

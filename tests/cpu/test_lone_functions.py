@@ -6,7 +6,10 @@ import pytest
 import torch
 
 import torchweld
-from torchweld.passes.lone_functions import FUNCTIONS
+from torchweld.core import dtypes
+from torchweld.ir.nodes import Buffer, Comp, Graph
+from torchweld.ir.parser import parse_comp
+from torchweld.passes.lone_functions import FUNCTIONS, lone_functions_as_calls
 
 
 def _kernels(fused) -> int:
@@ -46,6 +49,25 @@ def test_what_is_more_stays_right(name):
     torch.testing.assert_close(fused(x), model(x), rtol=2e-2 if x.dtype == torch.bfloat16 else 2e-6,
                                atol=1e-6)  # fmt: skip
     assert kernels is None or _kernels(fused) == kernels
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_who_computes_it_again_has_the_same_bits(again):
+    """The library's exponential need not equal a kernel's, which is compared with it."""
+    alone = parse_comp("comp y [i:9] {\n%0 = load x[i] : f32\n%1 = exp %0 : f32\nstore y[i] %1\n}")
+    given = "exp %0" if again else "sin %0"
+    other = parse_comp(f"""comp z [i:9] {{
+      %0 = load x[i] : f32
+      %1 = {given} : f32
+      %2 = load y[i] : f32
+      %3 = eq %1 %2 : b1
+      store z[i] %3
+    }}""")
+    kinds = {"x": dtypes.f32, "y": dtypes.f32, "z": dtypes.b1}
+    buffers = {n: Buffer(n, (9,), kind, (1,), "cpu") for n, kind in kinds.items()}
+    graph = Graph("g", (), buffers, (alone, other), ("x",), (buffers["z"].view,))
+    first, _ = lone_functions_as_calls(graph).nodes
+    assert isinstance(first, Comp) == again
 
 
 SPECIAL = {

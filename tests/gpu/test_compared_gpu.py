@@ -25,16 +25,49 @@ def test_as_many_pass_as_were_chosen(name, seed):
     assert (passing >= K).all()
 
 
-@pytest.mark.parametrize("extreme", [torch.amin, torch.amax])
-def test_gradients_find_the_extreme(extreme):
-    """Each gradient goes to the elements that equal the extreme, divided by their number."""
+OF_DISTANCES = {
+    "distances": lambda d: d,
+    "roots": lambda d: (d + 1e-3).sqrt(),
+    "gauss": lambda d: (-2 * d).exp(),
+    "inverse": lambda d: 1 / (d + 0.1),
+    "gelu": lambda d: torch.nn.functional.gelu(d * 3 - 1),
+    "power": lambda d: (d + 0.1) ** 1.7,
+}
+
+
+def points(dtype):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.rand(2, n, 3, generator=generator).to("cuda", dtype) for n in (1001, 769)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", OF_DISTANCES)
+def test_extremes_and_the_chosen_are_found_again(name, dtype):
+    def counts(q, s):
+        d = OF_DISTANCES[name](squared_distances(q, s))
+        chosen = torch.topk(d, K, dim=2).values
+        pairs = [(d, d.amax(dim, keepdim=True)) for dim in (1, 2)]
+        return ((d >= chosen[..., -1:]).sum(2), *((x == m).sum(m.shape.index(1)) for x, m in pairs))
+
+    torch.compiler.reset()
+    chosen, first, second = torchweld.fuse(lambda *args: counts(*args))(*points(dtype))
+    assert (chosen >= K).all() and (first >= 1).all() and (second >= 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", OF_DISTANCES)
+def test_gradients_find_the_extreme(name, dtype):
+    """Each goes to the elements that equal the extreme, divided by their number."""
 
     def chamfer(q, s):
-        d = squared_distances(q, s)
-        return extreme(d, 2).mean(1) + extreme(d, 1).mean(1), torch.topk(d, K, dim=2).values
+        d = OF_DISTANCES[name](squared_distances(q, s))
+        return d.amin(2).mean(1) + d.amax(1).mean(1), torch.topk(d, K, dim=2).values
 
-    generator = torch.Generator().manual_seed(0)
-    args = [torch.rand(2, n, 3, generator=generator).cuda() for n in (1001, 769)]
+    args = [x.requires_grad_() for x in points(dtype)]
     torch.compiler.reset()
-    report = verify(chamfer, torchweld.fuse(lambda *args: chamfer(*args)), args)
-    assert report.ok, str(report)
+    first, chosen = torchweld.fuse(lambda *args: chamfer(*args))(*args)
+    (first.sum() + chosen.sum()).backward()
+    assert all(x.grad.isfinite().all() for x in args)
+    if dtype == torch.float32:
+        report = verify(chamfer, torchweld.fuse(lambda *args: chamfer(*args)), points(dtype))
+        assert report.ok, str(report)

@@ -9,7 +9,10 @@ import pytest
 from torchweld.core import dtypes
 from torchweld.ir import affine
 from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Cast
 from torchweld.templates.pointwise_reduce.gpu.roundings import (
+    are_coarse,
+    compared_values,
     divides_a_reduction,
     products_before_steps,
     products_in_differences,
@@ -85,6 +88,21 @@ def test_products_in_sums_that_an_extreme_is_taken_of_are_rounded(extreme):
         body.reduce(extreme, (total, *index), ("i0",))
     body.reduce("sum", (body.op("add", body.op("mul", x, y), y),), ("i0",))  # of no extreme
     assert products_before_steps(body.body) == set(squares)
+
+
+def test_what_is_compared():
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    root, product = body.op("sqrt", x), body.op("mul", x, y)
+    body.op("lt", x, body.const(0.5, F32))
+    body.op("ne", y, y)
+    assert not compared_values(body.body)
+    body.op("ge", root, y)
+    marked = body.emit(Cast(product, F32, must_round=True))
+    assert compared_values(body.body) == {root, y, product}
+    total, largest = body.op("add", root, y), body.reduce("max", (root,), ("i0",))
+    assert are_coarse(body.body, {total})
+    assert not are_coarse(body.body, {marked, largest})
 
 
 def test_products_of_differences_are_rounded():

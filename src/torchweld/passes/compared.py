@@ -5,9 +5,10 @@
 
 A kernel that compares rounds the products that it sums, as eager does, and may compute again what
 is in memory, too. A compiler that made one operation of `x * w + y` where it is stored would leave
-the k-th element out. A `cast.round` to the type that a value has already says to round its
-products, as a comparison does (templates/pointwise_reduce/gpu/roundings.py). It comes after the
-plan, which knows who computes what again.
+the k-th element out, and so would functions that are coarser where all results have 16 bits. A
+`cast.round` to the type that a value has already says to compute it as for a comparison
+(templates/pointwise_reduce/gpu/roundings.py). It comes after the plan, which knows who computes
+what again.
 """
 
 from __future__ import annotations
@@ -19,22 +20,18 @@ from torchweld.ir.monoid import TABLE as MONOIDS
 from torchweld.ir.nodes import (
     Cast,
     Comp,
-    Const,
     Extern,
     Graph,
     Instr,
     Load,
-    Op,
     Reduce,
     Scan,
     Value,
     needed,
-    operands,
 )
 from torchweld.ir.simplify import drop_dead
-from torchweld.templates.pointwise_reduce.gpu.roundings import products_in_sums
+from torchweld.templates.pointwise_reduce.gpu.roundings import compared_values, may_differ
 
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 # Library calls whose results are elements of what they are given.
 _SELECTIONS = {
     f"aten.{name}"
@@ -59,20 +56,8 @@ def compared_as_rounded(graph: Graph) -> Graph:
 
 
 def _deciding(comp: Comp, compared: Collection[str]) -> set[Value]:
-    """What is compared with what varies, or is stored for another kernel that compares it."""
-    found = {s.value for s in comp.stores if s.buffer in compared}
-    for instr in comp.body:
-        if _compares(comp.body, instr):
-            found.update(operands(instr))
-    return found
-
-
-def _compares(body: tuple[Instr, ...], instr: Instr) -> bool:
-    """Two results: no constants, nor something with itself, which asks whether it is NaN."""
-    if not isinstance(instr, Op) or instr.name not in _COMPARISONS:
-        return False
-    results = (v for v in set(instr.args) if body[v].dtype.is_float)
-    return sum(not isinstance(body[v], Const) for v in results) > 1
+    """What is compared, or is stored for another kernel that compares it."""
+    return compared_values(comp.body) | {s.value for s in comp.stores if s.buffer in compared}
 
 
 def _read(body: tuple[Instr, ...], values: Collection[Value]) -> set[str]:
@@ -86,10 +71,10 @@ def _read(body: tuple[Instr, ...], values: Collection[Value]) -> set[str]:
 
 
 def _marked(comp: Comp, compared: Collection[str]) -> Comp:
-    """`comp` with the sums of products marked that it stores into `compared`."""
+    """`comp` with what it stores into `compared` marked, where kernels may compute other bits."""
     body, stores = list(comp.body), []
     for store in comp.stores:
-        if store.buffer in compared and products_in_sums(comp.body, {store.value}):
+        if store.buffer in compared and may_differ(comp.body, {store.value}):
             store = replace(store, value=_rounded(body, store.value))
         stores.append(store)
     if tuple(stores) == comp.stores:

@@ -40,6 +40,14 @@ def test_what_is_stored_to_choose_from_is_marked_once(name):
         torch.testing.assert_close(found, wanted)
 
 
+def test_functions_that_kernels_of_16_bits_compute_coarsely_are_marked():
+    def passing(x):
+        z = x.sigmoid()
+        return (z >= torch.topk(z, 3).values[..., -1:]).sum(-1)
+
+    assert marks(planned(passing, torch.rand(5, 700).bfloat16())) == 1
+
+
 @pytest.mark.parametrize("function", [
     lambda x, y: torch.topk(x * y + x, 3)[0],  # nobody compares
     lambda x, y: (x.topk(3)[0][..., -1:] <= x).float() * y,  # of no product

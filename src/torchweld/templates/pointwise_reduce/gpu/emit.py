@@ -40,6 +40,8 @@ from torchweld.ir.nodes import (
 from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import Size, divide, product
 from torchweld.templates.pointwise_reduce.gpu.roundings import (
+    are_coarse,
+    compared_values,
     divides_a_reduction,
     rounded_products,
     sums_exponentials,
@@ -605,9 +607,10 @@ def _factor(text: str) -> str:
 def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
     """All results are rounded to 16 bits (sums apart, in which errors cancel), and no intermediate
     value decides anything discrete."""
-    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder", *BITS)
-    decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
     body = accesses.comp.body
+    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder", *BITS)
+    decides = any(isinstance(i, Op) and i.name in rounds for i in body)
+    decides |= are_coarse(body, compared_values(body))
     computed = [s for s in accesses.comp.stores if not isinstance(body[s.value], Const)]
     results = [s for s in computed if not s.combine] or computed
     return not decides and all(buffers[s.buffer].dtype.is_low_precision for s in results)

@@ -6,10 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
+from torchweld.codegen.triton.scalars import FAST, NEAR_ONE
 from torchweld.ir.monoid import TABLE as MONOIDS
-from torchweld.ir.nodes import Cast, Const, Instr, Op, Pick, Reduce, Scan, Value, operands
+from torchweld.ir.nodes import Cast, Const, Instr, Op, Pick, Reduce, Scan, Value, needed, operands
 from torchweld.ir.passes import maximum_of
 from torchweld.ir.scalar import TABLE
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_COARSE = (*FAST, *NEAR_ONE, "pow")  # where all results have 16 bits
 
 
 def rounded_products(
@@ -52,18 +56,52 @@ def products_before_steps(body: tuple[Instr, ...]) -> frozenset[Value]:
 
 def products_in_sums(body: tuple[Instr, ...], values: Collection[Value]) -> frozenset[Value]:
     """Of `values`, and of what they are computed from point by point."""
-    wanted, summed = set(values), set[Value]()
-    for number in reversed(range(len(body))):
-        if number in wanted and isinstance(body[number], (Op, Cast)):
-            wanted.update(operands(body[number]))
-            summed.update(operands(body[number]) if _is(body[number], "add", "sub") else ())
+    behind = (body[v] for v in _computed_from(body, values))
+    summed = {v for instr in behind if _is(instr, "add", "sub") for v in instr.args}
     return frozenset(v for v in summed if _rounds(body, v))
+
+
+def may_differ(body: tuple[Instr, ...], values: Collection[Value]) -> bool:
+    """Whether two kernels may compute other bits of the same values: by products in sums, or
+    coarser functions."""
+    return bool(products_in_sums(body, values)) or are_coarse(body, values)
+
+
+def are_coarse(body: tuple[Instr, ...], values: Collection[Value]) -> bool:
+    """Whether kernels whose results have 16 bits compute them by functions of their own."""
+    behind = (body[v] for v in _computed_from(body, values))
+    return any(_is(instr, *_COARSE) for instr in behind)
+
+
+def _computed_from(body: tuple[Instr, ...], values: Collection[Value]) -> set[Value]:
+    """`values`, and what they are computed from point by point."""
+    whole = {v for v, i in enumerate(body) if not isinstance(i, (Op, Cast))}
+    return needed(body, values, stop=whole)
+
+
+def compared_values(body: tuple[Instr, ...]) -> set[Value]:
+    """What has to have the same bits wherever it is computed: two results that are compared (no
+    constants, nor something with itself, which asks whether it is NaN), and what is marked."""
+    found = set()
+    for instr in body:
+        if isinstance(instr, Op) and instr.name in _COMPARISONS:
+            results = {v for v in instr.args if body[v].dtype.is_float}
+            varying = sum(not isinstance(body[v], Const) for v in results) > 1
+            found |= results if varying else set()
+        elif _is_mark(body, instr):
+            found.add(instr.arg)
+    return found
+
+
+def _is_mark(body: tuple[Instr, ...], instr: Instr) -> bool:
+    """Of passes/compared.py."""
+    return isinstance(instr, Cast) and instr.must_round and instr.dtype == body[instr.arg].dtype
 
 
 def _is_step(body: tuple[Instr, ...], instr: Instr) -> bool:
     if isinstance(instr, Cast):
-        marked = instr.must_round and instr.dtype == body[instr.arg].dtype  # passes/compared.py
-        return marked or (body[instr.arg].dtype.is_float and not instr.dtype.is_float)
+        to_integer = body[instr.arg].dtype.is_float and not instr.dtype.is_float
+        return to_integer or _is_mark(body, instr)
     if isinstance(instr, (Reduce, Scan)):
         return MONOIDS[instr.monoid].exact and any(body[v].dtype.is_float for v in operands(instr))
     if not isinstance(instr, Op) or not any(body[a].dtype.is_float for a in instr.args):

@@ -70,7 +70,7 @@ def test_products_in_sums_before_a_step_are_rounded(step):
         body.op(step, quotient, *([x] if step == "lt" else []))
     other = body.op("mul", y, y)
     body.op("add", other, x)  # no step is taken from it
-    assert products_before_steps(body.body) == {scaled}
+    assert products_before_steps(body.body, ()) == {scaled}
 
 
 @pytest.mark.parametrize("extreme", ["max", "min", "argmin", "scan"])
@@ -82,12 +82,18 @@ def test_products_in_sums_that_an_extreme_is_taken_of_are_rounded(extreme):
     squares = [body.op("mul", v, v) for v in (x, y)]
     total = body.op("add", *squares)
     if extreme == "scan":
-        body.scan("max", total, "i0")
+        found = body.scan("max", total, "i0")
+    elif extreme == "argmin":
+        found = body.pick(body.reduce(extreme, (total, body.index(AT[0])), ("i0",)), 0)
     else:
-        index = [body.index(affine.axis("i0"))] if extreme == "argmin" else []
-        body.reduce(extreme, (total, *index), ("i0",))
+        found = body.reduce(extreme, (total,), ("i0",))
     body.reduce("sum", (body.op("add", body.op("mul", x, y), y),), ("i0",))  # of no extreme
-    assert products_before_steps(body.body) == set(squares)
+    negative = body.op("neg", found)
+    assert products_before_steps(body.body, {negative}) == set(squares)
+    kept = body.op("exp", body.op("sub", total, found))  # as a softmax does
+    assert not products_before_steps(body.body, {kept})
+    body.op("eq", total, found)
+    assert products_before_steps(body.body, {kept}) == set(squares)
 
 
 def test_what_is_compared():

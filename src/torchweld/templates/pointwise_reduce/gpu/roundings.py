@@ -22,7 +22,7 @@ def rounded_products(
     """Products of floats that the compiler must not make one operation with a sum. `coarse`: what
     is stored has 16 bits, beside which the rounding of a product in 32 is nothing."""
     differences = frozenset() if coarse else products_in_differences(body)
-    return shared_products(body, stored) | products_before_steps(body) | differences
+    return shared_products(body, stored) | products_before_steps(body, stored) | differences
 
 
 def products_in_differences(body: tuple[Instr, ...]) -> frozenset[Value]:
@@ -45,13 +45,29 @@ def _is_negative(body: tuple[Instr, ...], instr: Instr) -> bool:
     return _is(instr, "neg") or (isinstance(instr, Const) and instr.value < 0)
 
 
-def products_before_steps(body: tuple[Instr, ...]) -> frozenset[Value]:
+def products_before_steps(
+    body: tuple[Instr, ...], stored: Collection[Value]
+) -> frozenset[Value]:
     """Products in sums from which a step is taken: an integer of a float, a comparison, or an
-    extreme. Eager rounds the product. Where the last bit decides the step, a fused multiplication
-    and addition would give the next integer (quantised values), or the other truth: another kernel
-    may compute the elements again and look for the extreme among them."""
-    stepped = {v for instr in body if _is_step(body, instr) for v in operands(instr)}
-    return products_in_sums(body, stepped)
+    extreme that is stored or compared. Eager rounds the product. Where the last bit decides the
+    step, a fused multiplication and addition would give the next integer (quantised values), or the
+    other truth: another kernel may compute the elements again and look for the extreme among
+    them. The maximum that a softmax takes away is nobody else's."""
+    steps = [i for i in body if _is_step(body, i)] + _told_extremes(body, stored)
+    return products_in_sums(body, {v for instr in steps for v in operands(instr)})
+
+
+def _told_extremes(body: tuple[Instr, ...], stored: Collection[Value]) -> list[Instr]:
+    """Those that are stored or compared as they are, or as one of several."""
+    told, found = {*stored, *compared_values(body)}, []
+    for number in reversed(range(len(body))):
+        instr = body[number]
+        extreme = isinstance(instr, (Reduce, Scan)) and MONOIDS[instr.monoid].exact
+        kept = isinstance(instr, (Cast, Pick)) or _is(instr, "where", "neg", "maximum", "minimum")
+        if number in told and (extreme or kept):
+            told.update(operands(instr))
+            found += [instr] if extreme and instr.dtype.is_float else []
+    return found
 
 
 def products_in_sums(body: tuple[Instr, ...], values: Collection[Value]) -> frozenset[Value]:
@@ -102,8 +118,6 @@ def _is_step(body: tuple[Instr, ...], instr: Instr) -> bool:
     if isinstance(instr, Cast):
         to_integer = body[instr.arg].dtype.is_float and not instr.dtype.is_float
         return to_integer or _is_mark(body, instr)
-    if isinstance(instr, (Reduce, Scan)):
-        return MONOIDS[instr.monoid].exact and any(body[v].dtype.is_float for v in operands(instr))
     if not isinstance(instr, Op) or not any(body[a].dtype.is_float for a in instr.args):
         return False
     return TABLE[instr.name].exact or not instr.dtype.is_float

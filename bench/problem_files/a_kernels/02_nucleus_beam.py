@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Repetition penalty, nucleus and min-p cuts on one sort, finished beams, top-k over beams times words."""
+    """Repetition penalty, nucleus and min-p cuts on one sort, finished beams, top-k over beams by words."""
 
     def __init__(self, d, v, p):
         super().__init__()
@@ -39,7 +39,8 @@ class Model(nn.Module):
 def get_inputs():
     b, k, d, v = 24, 5, 48, 10007
     prev = torch.rand(b, k, v).argsort(-1)[..., :61]
-    return [torch.randn(b, k, d), torch.randn(b, k), prev, torch.rand(b, k) < 0.2, torch.randint(1, 40, (b, k))]
+    done, length = torch.rand(b, k) < 0.2, torch.randint(1, 40, (b, k))
+    return [torch.randn(b, k, d), torch.randn(b, k), prev, done, length]
 
 
 def get_init_inputs():

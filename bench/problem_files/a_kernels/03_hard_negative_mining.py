@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 
 class Model(nn.Module):
-    """Batch-hard, semi-hard with fallback and multi-similarity pairs mined from one masked distance matrix."""
+    """Batch-hard, semi-hard with fallback and multi-similarity pairs from one masked distance matrix."""
 
     def __init__(self, din, d):
         super().__init__()

@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Winners over a middle dim by equality with the maximum, straight-through, runner-up margins, LWTA pairs."""
+    """Winners over a middle dim by equality with the max, straight-through, runner-up gaps, LWTA pairs."""
 
     def __init__(self, k, g, e):
         super().__init__()

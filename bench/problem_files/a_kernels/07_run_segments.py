@@ -40,8 +40,8 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    t = torch.randint(0, 9, (193, 2003)).repeat_interleave(3, 1)[:, torch.rand(6009).argsort()[:4099].sort().values]
-    return [t, torch.randn(193, 4099)]
+    ids = torch.randint(0, 9, (193, 2003)).repeat_interleave(3, 1)
+    return [ids[:, torch.rand(6009).argsort()[:4099].sort().values].contiguous(), torch.randn(193, 4099)]
 
 
 def get_init_inputs():

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 
 class Model(nn.Module):
-    """Ranks by two argsorts mapped to a reference of another size with exact integer interpolation, soft-bin EMD."""
+    """Ranks by two argsorts mapped to a reference of another size by integer interpolation, soft-bin EMD."""
 
     def __init__(self, c, bins):
         super().__init__()
@@ -19,7 +19,7 @@ class Model(nn.Module):
     def forward(self, src, ref):
         s, r = src.flatten(2), ref.flatten(2)
         n, m = s.shape[-1], r.shape[-1]
-        rank = s.argsort(-1, stable=True).argsort(-1)
+        rank = torch.argsort(s, dim=-1, stable=True).argsort(-1)
         rs = r.sort(-1).values
         num = (2 * rank + 1) * m - n
         lo = torch.div(num, 2 * n, rounding_mode="floor")

@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Isotonic regression by max-min of interval means (cummin, cummax, diagonal), soft ranks, Spearman loss."""
+    """Isotonic regression by max-min of interval means (cummin, cummax, diagonal), soft ranks, Spearman."""
 
     def __init__(self, n):
         super().__init__()

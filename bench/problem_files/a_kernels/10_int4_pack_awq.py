@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Activation-aware scales, asymmetric int4 groups packed eight to an int32 and unpacked by sign-extending shifts."""
+    """Activation-aware scales, asymmetric int4 groups packed eight to an int32, unpacked by shifts."""
 
     def __init__(self, cin, cout, group):
         super().__init__()

@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """E4M3 activations with power-of-two block scales, E2M1 weights in 2-D blocks by threshold counts, both STE."""
+    """E4M3 activations with power-of-two block scales, E2M1 weights in 2-D blocks by threshold counts."""
 
     def __init__(self, cout, blocks, width, rows):
         super().__init__()

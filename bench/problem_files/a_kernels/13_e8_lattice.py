@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """E8 lattice rounding: parity repair at the worst coordinate, two cosets compared, nibble codes packed."""
+    """E8 lattice rounding: parity repair at the worst coordinate, two cosets compared, nibbles packed."""
 
     def __init__(self, c):
         super().__init__()
@@ -20,7 +20,8 @@ class Model(nn.Module):
 
     def forward(self, x):
         s = torch.exp(self.ls)
-        h = torch.eye(8, device=x.device, dtype=x.dtype) - 2 * torch.outer(self.v, self.v) / self.v.dot(self.v)
+        eye = torch.eye(8, device=x.device, dtype=x.dtype)
+        h = eye - 2 * torch.outer(self.v, self.v) / self.v.dot(self.v)
         u = (x / s).unflatten(-1, (-1, 8)) @ h
         ud = u.detach()
         a, b = self.d8(ud), self.d8(ud - 0.5) + 0.5

@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Population counts, reversals, Gray and Morton codes, avalanche hashes; sign hashes packed and compared."""
+    """Population counts, reversals, Gray and Morton codes, hashes; packed sign projections compared."""
 
     def __init__(self, d, bits):
         super().__init__()

@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Integer alpha blending and YCbCr on uint8, wrapping and saturating sums, Bayer dither to RGB565, learned curve."""
+    """Integer alpha blend and YCbCr, wrapping and saturating sums, Bayer dither to RGB565, learned curve."""
 
     def __init__(self, c):
         super().__init__()

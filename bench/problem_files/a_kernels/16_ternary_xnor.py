@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Ternary weights by a mean threshold; binary product by packed bits, xor and population count, floats behind."""
+    """Ternary weights by a mean threshold; binary product by packed bits, xor and population count, STE."""
 
     def __init__(self, cin, cout):
         super().__init__()

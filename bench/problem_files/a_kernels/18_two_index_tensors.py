@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Adjacent and separated pairs of index tensors, negative indices, take_along_dim, tensors picking from stacks."""
+    """Adjacent and separated pairs of index tensors, negative indices, take_along_dim, picks from stacks."""
 
     def __init__(self, m, p):
         super().__init__()
@@ -27,8 +27,8 @@ class Model(nn.Module):
         win = (a * self.e).view(b, -1, 7).argmax(2)
         back = a.view(b, -1, 7).gather(2, win.unsqueeze(2)).squeeze(2)
         r = sep.sum(0)[i % n] - blk.mean((0, 1))[j]
-        acc = torch.zeros(n, m, device=x.device, dtype=x.dtype).index_put((i % n, j), r * self.e, accumulate=True)
-        out = torch.tanh(z) + acc[k.sum() % n]
+        acc = torch.zeros_like(x[0]).index_put((i % n, j), r * self.e, accumulate=True)
+        out = torch.tanh(z) + acc[k.sum(0, keepdim=True) % n]
         return out, near - pick, back, acc, (i // 3 - torch.div(i, 3, rounding_mode="trunc")).sum(), win
 
 

@@ -6,8 +6,6 @@ import torch.nn.functional as F
 
 
 class ResampleNorm(nn.Module):
-    """Project to d_out if needed, then a trainable per-channel mask, then LayerNorm."""
-
     def __init__(self, d_in, d_out):
         super().__init__()
         self.resample = nn.Linear(d_in, d_out) if d_in != d_out else None
@@ -15,8 +13,7 @@ class ResampleNorm(nn.Module):
         self.norm = nn.LayerNorm(d_out)
 
     def forward(self, x):
-        if self.resample is not None:
-            x = self.resample(x)
+        x = x if self.resample is None else self.resample(x)
         return self.norm(x * torch.sigmoid(self.mask) * 2.0)
 
 
@@ -60,15 +57,11 @@ class VSN(nn.Module):
 
 
 class InterpretableAttention(nn.Module):
-    """All heads share one value projection and are averaged before the output layer."""
-
     def __init__(self, d, n_head):
         super().__init__()
         self.dh = d // n_head
-        self.q = nn.ModuleList([nn.Linear(d, self.dh) for _ in range(n_head)])
-        self.k = nn.ModuleList([nn.Linear(d, self.dh) for _ in range(n_head)])
-        self.v = nn.Linear(d, self.dh)
-        self.out = nn.Linear(self.dh, d, bias=False)
+        self.q, self.k = [nn.ModuleList([nn.Linear(d, self.dh) for _ in range(n_head)]) for _ in range(2)]
+        self.v, self.out = nn.Linear(d, self.dh), nn.Linear(self.dh, d, bias=False)
 
     def forward(self, q, kv, mask):
         vs, heads, attns = self.v(kv), [], []
@@ -86,8 +79,8 @@ class Model(nn.Module):
     def __init__(self, cards, n_past, n_fut, d, n_head):
         super().__init__()
         self.emb = nn.ModuleList([nn.Embedding(c, d) for c in cards])
-        self.past_in = nn.ModuleList([nn.Linear(1, d) for _ in range(n_past)])
-        self.fut_in = nn.ModuleList([nn.Linear(1, d) for _ in range(n_fut)])
+        lift = lambda n: nn.ModuleList([nn.Linear(1, d) for _ in range(n)])
+        self.past_in, self.fut_in = lift(n_past), lift(n_fut)
         self.vs_static = VSN(len(cards), d)
         self.vs_past, self.vs_fut = VSN(n_past + n_fut, d, d), VSN(n_fut, d, d)
         self.ctx = nn.ModuleList([GRN(d, d, d) for _ in range(4)])
@@ -99,7 +92,7 @@ class Model(nn.Module):
         self.register_buffer("q", torch.tensor([0.1, 0.5, 0.9]))
 
     def forward(self, cat, past, future, y):
-        T, H = past.shape[1], y.shape[1]
+        T = past.shape[1]
         static, w_s = self.vs_static([e(cat[:, i]) for i, e in enumerate(self.emb)])
         c_sel, c_h, c_c, c_enr = [g(static) for g in self.ctx]
         known = [f(future[..., i:i + 1]) for i, f in enumerate(self.fut_in)]
@@ -110,8 +103,8 @@ class Model(nn.Module):
         h_fut, _ = self.dec(x_fut, state)
         h = self.gate_lstm(torch.cat([h_past, h_fut], 1), torch.cat([x_past, x_fut], 1))
         e = self.enrich(h, c_enr)
-        mask = torch.arange(T + H, device=h.device)[None, :] > torch.arange(T, T + H, device=h.device)[:, None]
-        a, attn = self.attn(e[:, T:], e, mask)
+        pos = torch.arange(h.shape[1], device=h.device)
+        a, attn = self.attn(e[:, T:], e, pos[None, :] > pos[T:, None])
         z = self.gate_out(self.ff(self.gate_attn(a, e[:, T:])), h[:, T:])
         pred = self.head(z)
         err = y.unsqueeze(-1) - pred

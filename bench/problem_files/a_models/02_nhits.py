@@ -57,7 +57,8 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList()
         for s, (p, f, m) in enumerate(zip(pools, freqs, modes)):
             for k in range(2):
-                self.blocks.append(Block(L, H, n_x, n_s, p, f, m, [width, width], n_out, "max" if k else "avg"))
+                kind = "max" if k else "avg"
+                self.blocks.append(Block(L, H, n_x, n_s, p, f, m, [width, width], n_out, kind))
         self.register_buffer("quantiles", torch.linspace(0.1, 0.9, n_out))
 
     def forward(self, ids, y, mask, x, target):
@@ -90,4 +91,5 @@ def get_inputs():
 
 
 def get_init_inputs():
-    return [365, 73, 3, 10, 40, [16, 8, 3, 1], [24, 12, 5, 1], ["linear", "cubic-16", "nearest", "linear"], 384, 5]
+    modes = ["linear", "cubic-16", "nearest", "linear"]
+    return [365, 73, 3, 10, 40, [16, 8, 3, 1], [24, 12, 5, 1], modes, 384, 5]

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 
 def lengths_to_pad(lengths, max_len):
-    return torch.arange(max_len, device=lengths.device).unsqueeze(0).expand(len(lengths), -1) >= lengths[:, None]
+    ids = torch.arange(max_len, device=lengths.device).unsqueeze(0).expand(len(lengths), -1)
+    return ids >= lengths.unsqueeze(1)
 
 
 class FFTBlock(nn.Module):
@@ -97,7 +98,7 @@ class Model(nn.Module):
         sm = (~src_pad).to(mel.dtype)
         mm = (~mel_pad).to(mel.dtype).unsqueeze(-1)
         n_mel = mm.sum() * mel.shape[-1]
-        loss_mel = ((mel - mel_target).abs() * mm).sum() / n_mel + ((post - mel_target).abs() * mm).sum() / n_mel
+        loss_mel = sum(((m - mel_target).abs() * mm).sum() / n_mel for m in (mel, post))
         loss_d = ((log_d - torch.log(dur.to(mel.dtype) + 1)).pow(2) * sm).sum() / sm.sum()
         loss_p, loss_e = [((a - b).pow(2) * sm).sum() / sm.sum() for a, b in ((p, pitch), (e, energy))]
         return loss_mel + loss_d + loss_p + loss_e, post, log_d, p, e

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 class BatchNormConv(nn.Module):
     def __init__(self, c_in, c_out, k, relu=True):
         super().__init__()
-        self.conv, self.bn, self.relu = nn.Conv1d(c_in, c_out, k, padding=k // 2, bias=False), nn.BatchNorm1d(c_out), relu
+        self.conv = nn.Conv1d(c_in, c_out, k, padding=k // 2, bias=False)
+        self.bn, self.relu = nn.BatchNorm1d(c_out), relu
 
     def forward(self, x):
         x = self.conv(x)
@@ -45,7 +46,7 @@ class GMMAttention(nn.Module):
         self.K = n_mix
         self.mlp = nn.Sequential(nn.Linear(d_q, d_q // 2), nn.Tanh(), nn.Linear(d_q // 2, 3 * n_mix))
         with torch.no_grad():
-            self.mlp[-1].bias.copy_(torch.cat([torch.zeros(n_mix), torch.full((n_mix,), 0.5), torch.ones(n_mix)]))
+            self.mlp[-1].bias.view(3, -1).copy_(torch.tensor([[0.0], [0.5], [1.0]]))
 
     def forward(self, query, memory, mu_prev, pos, pad):
         w, delta, sigma = self.mlp(query).unsqueeze(-1).split(self.K, dim=1)
@@ -109,7 +110,8 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randint(0, 70, (5, 47)), torch.randint(20, 48, (5,)), torch.rand(5, 65, 80), torch.rand(5, 65, 161)]
+    return [torch.randint(0, 70, (5, 47)), torch.randint(20, 48, (5,)), torch.rand(5, 65, 80),
+            torch.rand(5, 65, 161)]
 
 
 def get_init_inputs():

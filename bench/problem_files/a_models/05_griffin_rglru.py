@@ -1,5 +1,3 @@
-import math
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -18,16 +16,14 @@ class BlockDiagonalLinear(nn.Module):
     def __init__(self, d, n_blocks):
         super().__init__()
         self.n, w = n_blocks, d // n_blocks
-        self.w = nn.Parameter(torch.randn(n_blocks, w, w) / math.sqrt(w))
+        self.w = nn.Parameter(torch.randn(n_blocks, w, w) / w ** 0.5)
         self.b = nn.Parameter(torch.zeros(n_blocks, w))
 
     def forward(self, x):
-        y = x.reshape(*x.shape[:-1], self.n, -1)
-        return (torch.einsum("...hi,hij->...hj", y, self.w) + self.b).flatten(-2)
+        return (torch.einsum("...hi,hij->...hj", x.unflatten(-1, (self.n, -1)), self.w) + self.b).flatten(-2)
 
 
 def scan_doubling(a, x):
-    """Inclusive scan of h_t = a_t h_{t-1} + x_t over dim 1 by recursive doubling."""
     s = 1
     while s < x.shape[1]:
         x = torch.cat([x[:, :s], x[:, s:] + a[:, s:] * x[:, :-s]], dim=1)
@@ -40,32 +36,26 @@ class RGLRU(nn.Module):
     def __init__(self, d, heads):
         super().__init__()
         self.gate_x, self.gate_a = BlockDiagonalLinear(d, heads), BlockDiagonalLinear(d, heads)
-        u = torch.empty(d).uniform_(0.9 ** 2, 0.999 ** 2)
-        self.a_param = nn.Parameter(torch.log(torch.exp(-0.5 * torch.log(u)) - 1.0))
+        self.a_param = nn.Parameter(torch.empty(d).uniform_(0.81, 0.998).pow(-0.5).sub(1.0).log())
 
     def forward(self, x, reset):
-        gx, ga = torch.sigmoid(self.gate_x(x)), torch.sigmoid(self.gate_a(x))
-        log_a = -8.0 * ga * F.softplus(self.a_param)
-        a, a2 = torch.exp(log_a), torch.exp(2 * log_a)
-        mult = torch.sqrt((1 - a2).clamp(min=1e-6))
-        mult = torch.where(reset, torch.ones_like(mult), mult)
-        return scan_doubling(a * ~reset, x * gx * mult)
+        log_a = -8.0 * torch.sigmoid(self.gate_a(x)) * F.softplus(self.a_param)
+        mult = torch.where(reset, 1.0, torch.sqrt((1 - torch.exp(2 * log_a)).clamp(min=1e-6)))
+        return scan_doubling(torch.exp(log_a) * ~reset, x * torch.sigmoid(self.gate_x(x)) * mult)
 
 
 class RecurrentBlock(nn.Module):
     def __init__(self, d, d_rnn, heads, k=4):
         super().__init__()
-        self.lin_x, self.lin_y, self.out = nn.Linear(d, d_rnn), nn.Linear(d, d_rnn), nn.Linear(d_rnn, d)
-        self.w, self.b, self.k = nn.Parameter(torch.randn(k, d_rnn) * 0.1), nn.Parameter(torch.zeros(d_rnn)), k
-        self.lru = RGLRU(d_rnn, heads)
+        self.lin_x, self.lin_y, self.out = [nn.Linear(a, b) for a, b in ((d, d_rnn), (d, d_rnn), (d_rnn, d))]
+        self.w, self.b = nn.Parameter(torch.randn(k, d_rnn) * 0.1), nn.Parameter(torch.zeros(d_rnn))
+        self.k, self.lru = k, RGLRU(d_rnn, heads)
 
     def forward(self, x, pos):
-        y = F.gelu(self.lin_y(x), approximate="tanh")
-        x = self.lin_x(x)
+        y, x = F.gelu(self.lin_y(x), approximate="tanh"), self.lin_x(x)
         acc = self.b + x * self.w[-1]
         for s in range(1, self.k):
-            past = F.pad(x[:, :-s], (0, 0, s, 0)) * (pos >= s).unsqueeze(-1)
-            acc = acc + past * self.w[self.k - 1 - s]
+            acc = acc + F.pad(x[:, :-s], (0, 0, s, 0)) * (pos >= s).unsqueeze(-1) * self.w[self.k - 1 - s]
         return self.out(self.lru(acc, (pos == 0).unsqueeze(-1)) * y)
 
 
@@ -73,24 +63,24 @@ class LocalMQA(nn.Module):
     def __init__(self, d, heads, window):
         super().__init__()
         self.h, self.dh, self.window = heads, d // heads, window
-        self.q, self.kv, self.out = nn.Linear(d, d, bias=False), nn.Linear(d, 2 * d // heads, bias=False), nn.Linear(d, d)
+        self.q, self.kv = nn.Linear(d, d, bias=False), nn.Linear(d, 2 * d // heads, bias=False)
+        self.out = nn.Linear(d, d)
 
     def rope(self, x, pos):
+        x, keep = x.chunk(2, dim=-1)
         half = self.dh // 2
-        x, keep = x[..., :half], x[..., half:]
-        freq = 10000 ** (-torch.arange(half // 2, device=x.device, dtype=torch.float32) * 2 / half)
-        ang = pos[..., None, None].float() * freq
+        ang = pos[..., None, None] * 10000 ** (-torch.arange(half // 2, device=x.device).float() * 2 / half)
         sin, cos = ang.sin().to(x.dtype), ang.cos().to(x.dtype)
-        a, b = x.chunk(2, dim=-1)
+        a, b = x[..., :half // 2], x[..., half // 2:]
         return torch.cat([a * cos - b * sin, b * cos + a * sin, keep], dim=-1)
 
     def forward(self, x, pos):
         b, t, _ = x.shape
         k, v = self.kv(x).chunk(2, dim=-1)
-        q, k = self.rope(self.q(x).view(b, t, self.h, self.dh), pos), self.rope(k.unsqueeze(2), pos)[:, :, 0]
-        i = torch.arange(t, device=x.device)
-        seg = torch.cumsum(pos == 0, dim=1)
-        ok = (i[:, None] >= i[None]) & (i[:, None] - i[None] < self.window) & (seg[:, :, None] == seg[:, None, :])
+        q, k = self.rope(self.q(x).view(b, t, -1, self.dh), pos), self.rope(k.unsqueeze(2), pos)[:, :, 0]
+        i, seg = torch.arange(t, device=x.device), torch.cumsum(pos == 0, dim=1)
+        gap = i[:, None] - i[None]
+        ok = (gap >= 0) & (gap < self.window) & (seg[:, :, None] == seg[:, None, :])
         a = torch.einsum("bthd,bsd->bhts", q, k) * self.dh ** -0.5
         a = torch.softmax(torch.where(ok.unsqueeze(1), a, torch.finfo(a.dtype).min), dim=-1)
         return self.out(torch.einsum("bhts,bsd->bthd", a, v).reshape(b, t, -1))
@@ -102,8 +92,8 @@ class Model(nn.Module):
     def __init__(self, vocab, d, heads, window, pattern):
         super().__init__()
         self.d, self.emb = d, nn.Parameter(torch.randn(vocab, d) * d ** -0.5)
-        self.mix = nn.ModuleList([RecurrentBlock(d, d, heads) if p == "r" else LocalMQA(d, heads, window)
-                                  for p in pattern])
+        make = lambda p: RecurrentBlock(d, d, heads) if p == "r" else LocalMQA(d, heads, window)
+        self.mix = nn.ModuleList([make(p) for p in pattern])
         self.n1, self.n2 = [nn.ModuleList([RMSNorm(d) for _ in pattern]) for _ in range(2)]
         self.up = nn.ParameterList([torch.randn(2, d, 3 * d) * d ** -0.5 for _ in pattern])
         self.down = nn.ModuleList([nn.Linear(3 * d, d) for _ in pattern])
@@ -116,14 +106,13 @@ class Model(nn.Module):
             g, u = torch.einsum("btd,cdf->cbtf", n2(x), up)
             x = x + down(F.gelu(g, approximate="tanh") * u)
         logits = torch.tanh(self.norm(x) @ self.emb.t() / 30.0) * 30.0
-        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none").view_as(pos)
+        loss = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
         w = (pos > 0).to(loss.dtype)
         return (loss * w).sum() / w.sum(), logits
 
 
 def get_inputs():
-    i = torch.arange(197).unsqueeze(0)
-    cut = torch.randint(20, 180, (3, 1))
+    i, cut = torch.arange(197).unsqueeze(0), torch.randint(20, 180, (3, 1))
     return [torch.randint(0, 3001, (3, 198)), torch.where(i < cut, i, i - cut)]
 
 

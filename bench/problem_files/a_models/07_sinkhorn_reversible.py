@@ -4,7 +4,6 @@ import torch.nn.functional as F
 
 
 def sinkhorn(r, n_iters):
-    """Log-space Sinkhorn normalisation of a square matrix of scores."""
     for _ in range(n_iters):
         r = r - torch.logsumexp(r, dim=2, keepdim=True)
         r = r - torch.logsumexp(r, dim=1, keepdim=True)
@@ -16,10 +15,9 @@ class SinkhornAttention(nn.Module):
 
     def __init__(self, d, heads, n_local, bucket, n_buckets, iters):
         super().__init__()
-        self.h, self.nl, self.bs, self.iters = heads, n_local, bucket, iters
-        self.dh = d // heads
-        self.to_q, self.to_kv, self.to_out = nn.Linear(d, d, bias=False), nn.Linear(d, 2 * d, bias=False), nn.Linear(d, d)
-        ns = heads - n_local
+        self.h, self.nl, self.bs, self.iters, self.dh = heads, n_local, bucket, iters, d // heads
+        self.to_q, self.to_kv = nn.Linear(d, d, bias=False), nn.Linear(d, 2 * d, bias=False)
+        self.to_out, ns = nn.Linear(d, d), heads - n_local
         self.q_pos = nn.Parameter(torch.randn(1, ns, n_buckets, self.dh) * 0.1)
         self.k_pos = nn.Parameter(torch.randn(1, ns, n_buckets, self.dh) * 0.1)
         self.sort_w = nn.Parameter(torch.randn(ns, 2 * self.dh, n_buckets) * 0.1)
@@ -31,8 +29,7 @@ class SinkhornAttention(nn.Module):
 
     def local(self, q, k, v, mask):
         q, k, v = map(self.bucket, (q, k, v))
-        k = torch.cat([F.pad(k[:, :, :-1], (0, 0, 0, 0, 1, 0)), k], dim=3)
-        v = torch.cat([F.pad(v[:, :, :-1], (0, 0, 0, 0, 1, 0)), v], dim=3)
+        k, v = [torch.cat([F.pad(y[:, :, :-1], (0, 0, 0, 0, 1, 0)), y], dim=3) for y in (k, v)]
         m = mask.view(mask.shape[0], 1, -1, self.bs)
         m = torch.cat([F.pad(m[:, :, :-1], (0, 0, 1, 0)), m], dim=3)
         a = torch.einsum("bhnid,bhnjd->bhnij", q, k) * self.dh ** -0.5
@@ -60,9 +57,9 @@ class SinkhornAttention(nn.Module):
 
     def forward(self, x, mask):
         b, t, d = x.shape
-        q, k, v = [y.view(b, t, self.h, self.dh).transpose(1, 2) for y in (self.to_q(x), *self.to_kv(x).chunk(2, -1))]
-        parts = [(y[:, :self.nl], y[:, self.nl:]) for y in (q, k, v)]
-        lo, so = zip(*parts)
+        qkv = [self.to_q(x), *self.to_kv(x).chunk(2, dim=-1)]
+        qkv = [y.view(b, t, self.h, self.dh).transpose(1, 2) for y in qkv]
+        lo, so = zip(*[(y[:, :self.nl], y[:, self.nl:]) for y in qkv])
         out = torch.cat([self.local(*lo, mask), self.sorted(*so, mask)], dim=1)
         return self.to_out(out.transpose(1, 2).reshape(b, t, d))
 
@@ -87,8 +84,9 @@ class Model(nn.Module):
         super().__init__()
         self.bucket, self.n_buckets = bucket, n_buckets
         self.emb, self.proj = nn.Embedding(vocab, d // 2), nn.Linear(d // 2, d)
+        nn.init.normal_(self.emb.weight, std=0.1)
         n = int(n_buckets ** 0.5) + 1
-        self.ax1, self.ax2 = nn.Parameter(torch.randn(n * bucket // 4, 1, d)), nn.Parameter(torch.randn(1, n * 4, d))
+        self.ax1, self.ax2 = [nn.Parameter(torch.randn(*s, d)) for s in ((n * bucket // 4, 1), (1, n * 4))]
         self.attn = nn.ModuleList([SinkhornAttention(d, heads, n_local, bucket, n_buckets, iters)
                                    for _ in range(depth)])
         self.ff = nn.ModuleList([ChunkedFF(d, 3) for _ in range(depth)])
@@ -96,7 +94,8 @@ class Model(nn.Module):
         self.norm = nn.LayerNorm(d)
 
     def rescale(self, x, i):
-        return x * (x.norm(dim=-1, keepdim=True) * x.shape[-1] ** -0.5).clamp(min=1e-5).reciprocal() * self.g[i]
+        n = x.norm(dim=-1, keepdim=True) * x.shape[-1] ** -0.5
+        return x * n.clamp(min=1e-5).reciprocal() * self.g[i]
 
     def forward(self, ids, labels, mask):
         t, total = ids.shape[1], self.bucket * self.n_buckets
@@ -112,9 +111,9 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    ids = torch.randint(1, 2003, (3, 205))
-    labels = torch.where(torch.rand(3, 205) < 0.15, ids, -100)
-    return [ids, labels, torch.arange(205)[None] < torch.randint(150, 206, (3, 1))]
+    ids, hide = torch.randint(1, 2003, (3, 205)), torch.rand(3, 205) < 0.15
+    live = torch.arange(205)[None] < torch.randint(150, 206, (3, 1))
+    return [ids.masked_fill(hide, 0), torch.where(hide & live, ids, -100), live]
 
 
 def get_init_inputs():

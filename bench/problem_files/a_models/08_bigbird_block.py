@@ -39,10 +39,9 @@ class BlockSparseAttention(nn.Module):
         a = torch.einsum("bhgqd,bhkd->bhgqk", ends, kf) * self.scale
         a = torch.softmax(a + (1.0 - mask[:, None, None, None, :]) * -10000.0, dim=-1)
         glob = torch.einsum("bhgqk,bhkd->bhgqd", a, vf)
-        first, last = [y[:, :, :1].expand(-1, -1, n - 2, -1, -1) for y in (k, v)], [y[:, :, -1:] for y in (k, v)]
-        keys, vals = [torch.cat([f, y[:, :, :-2], y[:, :, 1:-1], y[:, :, 2:], self.gather(y),
-                                 z.expand(-1, -1, n - 2, -1, -1)], dim=3)
-                      for f, y, z in zip(first, (k, v), last)]
+        wide = lambda y: y.expand(-1, -1, n - 2, -1, -1)
+        keys, vals = [torch.cat([wide(y[:, :, :1]), y[:, :, :-2], y[:, :, 1:-1], y[:, :, 2:], self.gather(y),
+                                 wide(y[:, :, -1:])], dim=3) for y in (k, v)]
         mb = mask.view(b, n, bs)
         band = torch.cat([mb[:, :1].expand(-1, n - 2, -1), mb[:, :-2], mb[:, 1:-1], mb[:, 2:]], dim=2)
         rm = mb[:, self.rand].flatten(3, 4)
@@ -61,7 +60,8 @@ class BlockSparseAttention(nn.Module):
 class Layer(nn.Module):
     def __init__(self, d, *args):
         super().__init__()
-        self.attn, self.n1, self.n2 = BlockSparseAttention(d, *args), nn.LayerNorm(d, 1e-12), nn.LayerNorm(d, 1e-12)
+        self.attn = BlockSparseAttention(d, *args)
+        self.n1, self.n2 = nn.LayerNorm(d, 1e-12), nn.LayerNorm(d, 1e-12)
         self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
 
     def forward(self, x, mask):
@@ -82,8 +82,8 @@ class Model(nn.Module):
         self.register_buffer("position_ids", torch.arange(self.total).expand((1, -1)))
         self.norm = nn.LayerNorm(d, 1e-12)
         self.layers = nn.ModuleList([Layer(d, heads, block, n_blocks, n_rand) for _ in range(depth)])
-        self.qa_mid, self.qa_down, self.qa_norm = nn.Linear(d, 2 * d), nn.Linear(2 * d, d), nn.LayerNorm(d, 1e-12)
-        self.qa = nn.Linear(d, 2)
+        self.qa_mid, self.qa_down = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
+        self.qa_norm, self.qa = nn.LayerNorm(d, 1e-12), nn.Linear(d, 2)
 
     def forward(self, ids, q_len, start, end):
         t = ids.shape[1]
@@ -102,8 +102,7 @@ class Model(nn.Module):
         q[:, 0] = False
         s, e = (logits - q.unsqueeze(-1).to(logits.dtype) * 1e4).split(1, dim=-1)
         s, e = s.squeeze(-1).contiguous(), e.squeeze(-1).contiguous()
-        loss = (F.cross_entropy(s, start.clamp(0, t), ignore_index=t) + F.cross_entropy(e, end.clamp(0, t),
-                                                                                      ignore_index=t)) / 2
+        loss = sum(F.cross_entropy(y, g.clamp(0, t), ignore_index=t) for y, g in ((s, start), (e, end))) / 2
         return loss, logits, x[:, 0]
 
 

@@ -4,15 +4,12 @@ import torch.nn.functional as F
 
 
 class DenseBlock(nn.Module):
-    """Residual dense block of five convolutions, residual scale 0.2, small initial weights."""
-
     def __init__(self, nf, gc):
         super().__init__()
         self.convs = nn.ModuleList([nn.Conv2d(nf + i * gc, gc if i < 4 else nf, 3, 1, 1) for i in range(5)])
         self.lrelu = nn.LeakyReLU(negative_slope=0.2, inplace=True)
         for c in self.convs:
-            nn.init.kaiming_normal_(c.weight, a=0, mode="fan_in")
-            c.weight.data *= 0.1
+            c.weight.data = nn.init.kaiming_normal_(c.weight).data * 0.1
             c.bias.data.zero_()
 
     def forward(self, x):
@@ -43,12 +40,11 @@ class Generator(nn.Module):
         fea = fea + self.trunk_conv(self.trunk(fea))
         for up in (self.up1, self.up2):
             fea = F.leaky_relu_(up(F.interpolate(fea, scale_factor=2, mode="nearest")), 0.2)
-        return self.last(F.leaky_relu_(self.hr(fea), 0.2)) + F.interpolate(x, scale_factor=4, mode="bilinear")
+        base = F.interpolate(x, scale_factor=4, mode="bilinear")
+        return self.last(F.leaky_relu_(self.hr(fea), 0.2)) + base
 
 
 class SNConv(nn.Module):
-    """Spectral norm by hand: one power iteration from a stored vector, which is not updated."""
-
     def __init__(self, c_in, c_out, k, s):
         super().__init__()
         self.w = nn.Parameter(torch.randn(c_out, c_in, k, k) * (2 / (c_in * k * k)) ** 0.5)
@@ -86,7 +82,7 @@ class UNetDiscriminator(nn.Module):
 
 
 class Model(nn.Module):
-    """ESRGAN step: RRDB generator, spectral-norm U-Net critic, relativistic average losses of both players."""
+    """ESRGAN step: RRDB generator, spectral-norm U-Net critic, relativistic average losses."""
 
     def __init__(self, nf, gc, nb, ndf):
         super().__init__()

@@ -6,8 +6,6 @@ import torch.nn.functional as F
 
 
 class ChannelNorm(nn.Module):
-    """Normalise over channels of a (batch, channel, time) signal, unbiased variance, affine."""
-
     def __init__(self, c, eps=1e-5):
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.ones(1, c, 1)), nn.Parameter(torch.zeros(1, c, 1))
@@ -34,8 +32,6 @@ class Encoder(nn.Module):
 
 
 class HandGRU(nn.Module):
-    """GRU by hand with the input projection hoisted and layer-normed hidden projection."""
-
     def __init__(self, d_in, d):
         super().__init__()
         self.d = d
@@ -60,8 +56,6 @@ class HandGRU(nn.Module):
 
 
 class StepPredictor(nn.Module):
-    """One future step: causal self attention with a learned relative bias, then a projection."""
-
     def __init__(self, d, d_out, heads, max_len):
         super().__init__()
         self.h, self.dk = heads, d // heads

@@ -1,5 +1,5 @@
-# make demo: what torchweld does for bert-base on this machine.  make test: every tier of the tests.
-# Both set up .venv first (once); they need python3 >= 3.10, make and g++.
+# make demo: what torchweld does for bert-base on this machine.  make test: the tests, but for those of
+# make test-slow.  All set up .venv first (once); they need python3 >= 3.10, make and g++.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,14 +11,18 @@ STAMP := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 PYTEST := -m pytest -p xdist -p hypothesispytest -p torchweld.pytest_plugin -n auto --dist worksteal
 
-.PHONY: demo test test-gpu lint pure bench site clean
+.PHONY: demo test test-slow test-gpu lint pure bench site clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
 	$(BIN)/torchweld report bert-base
 
 test: lint pure $(STAMP)
-	$(TEST_ENV) $(BIN)/python $(PYTEST) --durations=15 tests --ignore=tests/pure
+	$(TEST_ENV) $(BIN)/python $(PYTEST) --durations=15 -m "not slow" tests --ignore=tests/pure
+
+# Whole models, campaigns, kernels that take seconds to compile.
+test-slow: $(STAMP)
+	$(TEST_ENV) $(BIN)/python $(PYTEST) --durations=15 -m slow tests --ignore=tests/pure
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests bench

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from slow_files import SLOW_FILES
+
 # What Inductor does before its first kernel, and no test is about: a program for each set of vector
 # instructions, to see whether they run, headers compiled ahead, and a pool of processes.
 INDUCTOR = {
@@ -97,6 +99,8 @@ class _Import(pytest.Item):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is marked `hopper` needs a GPU of that generation."""
     for item in items:
+        if item.path.stem in SLOW_FILES:
+            item.add_marker("slow")
         if "hopper" in item.keywords and (_capability() or (9,))[0] != 9:
             item.add_marker(pytest.mark.skip(reason="needs a Hopper GPU"))
 

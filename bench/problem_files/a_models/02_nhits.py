@@ -55,7 +55,7 @@ class Model(nn.Module):
         self.L, self.H, self.n_out = L, H, n_out
         self.stat = nn.Embedding(n_ids, n_s)
         self.blocks = nn.ModuleList()
-        for s, (p, f, m) in enumerate(zip(pools, freqs, modes)):
+        for p, f, m in zip(pools, freqs, modes):
             for k in range(2):
                 kind = "max" if k else "avg"
                 self.blocks.append(Block(L, H, n_x, n_s, p, f, m, [width, width], n_out, kind))

@@ -2,8 +2,6 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-EPS = 1e-6
-
 
 class VNBatchNorm(nn.Module):
     """Batch norm on the lengths of the vectors, directions kept."""
@@ -13,7 +11,7 @@ class VNBatchNorm(nn.Module):
         self.bn = nn.BatchNorm1d(c) if dim in (3, 4) else nn.BatchNorm2d(c)
 
     def forward(self, x):
-        norm = torch.norm(x, dim=2) + EPS
+        norm = torch.sqrt((x * x).sum(2) + 1e-2)
         return x / norm.unsqueeze(2) * self.bn(norm).unsqueeze(2)
 
 
@@ -34,7 +32,7 @@ class VNLinearLeakyReLU(nn.Module):
         dot = (p * d).sum(2, keepdim=True)
         mask = (dot >= 0).to(p.dtype)
         d_sq = (d * d).sum(2, keepdim=True)
-        return self.slope * p + (1 - self.slope) * (mask * p + (1 - mask) * (p - (dot / (d_sq + EPS)) * d))
+        return self.slope * p + (1 - self.slope) * (mask * p + (1 - mask) * (p - (dot / (d_sq + 0.1)) * d))
 
 
 class VNStdFeature(nn.Module):
@@ -48,9 +46,9 @@ class VNStdFeature(nn.Module):
     def forward(self, x):
         z = self.lin(self.vn2(self.vn1(x)).transpose(1, -1)).transpose(1, -1)
         v1 = z[:, 0]
-        u1 = v1 / (torch.sqrt((v1 * v1).sum(1, keepdim=True)) + EPS)
+        u1 = v1 / torch.sqrt((v1 * v1).sum(1, keepdim=True) + 1e-2)
         v2 = z[:, 1] - (z[:, 1] * u1).sum(1, keepdim=True) * u1
-        u2 = v2 / (torch.sqrt((v2 * v2).sum(1, keepdim=True)) + EPS)
+        u2 = v2 / torch.sqrt((v2 * v2).sum(1, keepdim=True) + 1e-2)
         frame = torch.stack([u1, u2, torch.cross(u1, u2, dim=1)], dim=1).transpose(1, 2)
         return torch.einsum("bijm,bjkm->bikm", x, frame), frame
 
@@ -106,7 +104,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    b, n, k = 3, 203, 12
+    b, n, k = 7, 101, 12
     return [torch.randn(b, 3, n), torch.randint(0, n, (b, n, k)), torch.randint(0, n, (b, n, k)),
             torch.randint(0, 40, (b,)), torch.randint(0, 13, (b, n))]
 

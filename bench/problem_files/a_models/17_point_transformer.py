@@ -38,11 +38,11 @@ class Block(nn.Module):
         super().__init__()
         self.l1, self.l3 = nn.Linear(c, c, bias=False), nn.Linear(c, c, bias=False)
         self.b1, self.b2, self.b3, self.attn = BN(c), BN(c), BN(c), VectorAttention(c, share)
+        nn.init.constant_(self.b3.bn.weight, 0.2)
 
     def forward(self, p, x, idx):
         y = F.relu(self.b2(self.attn(p, F.relu_(self.b1(self.l1(x))), idx)), inplace=True)
-        y = self.b3(self.l3(y))
-        y += x
+        y = self.b3(self.l3(y)).add_(x)
         return F.relu(y, inplace=True)
 
 

@@ -53,7 +53,7 @@ class ConvCaps(nn.Module):
         return (v + off).view(b, h * w * self.B, self.C, -1)
 
     def routing(self, v, a_in):
-        b, n, c, d = v.shape
+        b, n, c, _ = v.shape
         r = v.new_full((b, n, c), 1.0 / c)
         for it in range(self.iters):
             lam = 0.01 * (1 - 0.95 ** (it + 1)) * 100

@@ -19,6 +19,7 @@ class Bottleneck(nn.Module):
         self.c1, self.b1 = nn.Conv2d(a, c, 1, bias=False), nn.BatchNorm2d(c)
         self.c2, self.b2 = nn.Conv2d(c, c, 3, stride, d, d, bias=False), nn.BatchNorm2d(c)
         self.c3, self.b3 = nn.Conv2d(c, c * 4, 1, bias=False), nn.BatchNorm2d(c * 4)
+        nn.init.constant_(self.b3.weight, 0.2)
         self.relu, self.down = nn.ReLU(inplace=True), None
         if stride != 1 or a != c * 4:
             self.down = nn.Sequential(nn.Conv2d(a, c * 4, 1, stride, bias=False), nn.BatchNorm2d(c * 4))
@@ -41,8 +42,8 @@ class CrissCross(nn.Module):
         q, k, v = self.q(x), self.k(x), self.v(x)
         col = lambda y: y.permute(0, 3, 1, 2).contiguous().view(b * w, -1, h)
         row = lambda y: y.permute(0, 2, 1, 3).contiguous().view(b * h, -1, w)
-        inf = torch.diag(torch.full((h,), float("inf"), device=x.device, dtype=x.dtype), 0).neg()
-        e_h = torch.bmm(col(q).permute(0, 2, 1), col(k)) + torch.nan_to_num(inf, neginf=-1e9)
+        self_mask = torch.diag(torch.full((h,), -1e9, device=x.device, dtype=x.dtype), 0)
+        e_h = torch.bmm(col(q).permute(0, 2, 1), col(k)) + self_mask
         e_h = e_h.view(b, w, h, h).permute(0, 2, 1, 3)
         e_w = torch.bmm(row(q).permute(0, 2, 1), row(k)).view(b, h, w, w)
         a = torch.softmax(torch.cat([e_h, e_w], 3), dim=3)
@@ -79,8 +80,7 @@ class Model(nn.Module):
         stem = [(3, w // 2, 2), (w // 2, w // 2, 1), (w // 2, w, 1)]
         stem = [m for a, b, s in stem for m in (nn.Conv2d(a, b, 3, s, 1, bias=False), ABN(b))]
         self.stem = nn.Sequential(*stem, nn.MaxPool2d(3, 2, 1, ceil_mode=True))
-        cfg = [(w, 1, 1), (2 * w, 2, 1), (4 * w, 1, 2), (8 * w, 1, 4)]
-        self.layers, a = nn.ModuleList(), w
+        self.layers, a, cfg = nn.ModuleList(), w, [(w, 1, 1), (2 * w, 2, 1), (4 * w, 1, 2), (8 * w, 1, 4)]
         for (p, s, d), n in zip(cfg, layers):
             self.layers.append(nn.Sequential(Bottleneck(a, p, s, d), *[Bottleneck(4 * p, p, 1, d, g)
                                                                        for g in range(1, n)]))
@@ -102,12 +102,12 @@ class Model(nn.Module):
         out, aux = up(out), up(self.dsn(mid))
         small = F.interpolate(target.unsqueeze(1).to(feat.dtype), size=feat.shape[-2:], mode="nearest")
         valid = (small != 255).to(feat.dtype).flatten(1)
-        f = feat.flatten(2) / (feat.flatten(2).pow(2).sum(1, keepdim=True) + 1e-4).sqrt()
+        f = F.normalize(feat.flatten(2), dim=1, eps=1e-2)
         small, pair = small.flatten(1), valid.unsqueeze(1) * valid.unsqueeze(2)
         same = (small.unsqueeze(1) == small.unsqueeze(2)).to(feat.dtype)
         cos = torch.bmm(f.transpose(1, 2), f)
-        aff = ((1 - cos) * same + F.relu(cos - 0.5) * (1 - same)) * pair
-        aff = (aff.mean((1, 2)) / pair.mean((1, 2)).clamp(min=1e-3)).mean()
+        aff = torch.lerp(F.relu(cos - 0.5), 1 - cos, same).mul(pair).mean((1, 2))
+        aff = (aff / pair.mean((1, 2)).clamp(min=1e-3)).mean()
         return self.ohem(out, target) + 0.4 * self.ohem(aux, target) + 0.1 * aff, out
 
 

@@ -59,8 +59,7 @@ def weights_of(sigma, tdist, dirs):
 
 def resample(s, w, n, anneal):
     w = torch.softmax(anneal * torch.log(w + 1e-3), dim=-1)
-    cdf = F.pad(torch.cumsum(w, dim=-1).clamp(max=1)[..., :-1], (1, 1))
-    cdf[..., -1] = 1.0
+    cdf = F.pad(F.pad(torch.cumsum(w, dim=-1).clamp(max=1)[..., :-1], (1, 0)), (0, 1), value=1.0)
     u = torch.linspace(0.5 / n, 1 - 0.5 / n, n, device=s.device, dtype=s.dtype).repeat(len(s), 1)
     hi = torch.searchsorted(cdf.contiguous(), u, right=True).clamp(1, cdf.shape[-1] - 1)
     c0, c1, s0, s1 = [torch.gather(x, 1, i) for x in (cdf, s) for i in (hi - 1, hi)]
@@ -83,7 +82,7 @@ class Model(nn.Module):
         self.bg = nn.Parameter(torch.zeros(3))
 
     def forward(self, origins, dirs, radii, target):
-        v = dirs / dirs.norm(dim=-1, keepdim=True)
+        v = F.normalize(dirs, dim=-1)
         f = 2.0 ** torch.arange(4, device=v.device, dtype=v.dtype)
         xb = (v.unsqueeze(1) * f.view(1, 4, 1)).flatten(1)
         enc = torch.cat([v, xb.sin(), xb.cos()], dim=-1)
@@ -105,9 +104,9 @@ class Model(nn.Module):
             hi = (sp.unsqueeze(1) < s[:, 1:, None]).sum(-1).clamp(max=wp.shape[-1])
             bound = torch.gather(cum, 1, hi) - torch.gather(cum, 1, lo)
             inter = inter + ((w.detach() - bound).clamp(min=0).pow(2) / (w.detach() + 1e-3)).sum(-1).mean()
-        mid, step = (s[:, 1:] + s[:, :-1]) / 2, s[:, 1:] - s[:, :-1]
+        mid = (s[:, 1:] + s[:, :-1]) / 2
         pair = (w.unsqueeze(1) * (mid.unsqueeze(2) - mid.unsqueeze(1)).abs()).sum(-1)
-        dist = (w * pair).sum(-1) + (w.pow(2) * step).sum(-1) / 3
+        dist = (w * pair).sum(-1) + (w.pow(2) * s.diff(dim=1)).sum(-1) / 3
         data = torch.sqrt((color - target).pow(2) + 1e-6).mean()
         return data + inter + 0.01 * dist.mean(), color, (w * mid).sum(-1) / acc.squeeze(-1).clamp(min=1e-2)
 

@@ -96,7 +96,7 @@ class Model(nn.Module):
         self.aam = SubCenterAAM(d, n_spk, K, 30.0, 0.2, 5)
 
     def forward(self, feats, rel_len, speaker):
-        b, t, _ = feats.shape
+        t = feats.shape[1]
         n = (rel_len * t).round().clamp(min=2)
         mask = (torch.arange(t, device=feats.device) < n.view(-1, 1, 1)).to(feats.dtype)
         x = feats.transpose(1, 2)

@@ -47,7 +47,7 @@ def accumulate_column(
     if k.row_lane:
         at = f"r{value}"
     if mask:
-        arg = f"({mask} ? {arg} : {k.identity(value)})"
+        arg = k.joining(mask, value, arg)
     e.line(f"{at} = {k.merged(value, at, arg)};")
 
 

@@ -117,7 +117,7 @@ def test_what_kernels_round_differently_is_seen(monkeypatch):
 
 def test_a_seed_is_what_it_was_before_kinds_were_added():
     assert {kind_of(seed) for seed in range(300)} == set(USUAL)
-    assert set(KINDS) - set(USUAL) == {"part", "unread", "gated", "image"}
+    assert set(KINDS) - set(USUAL) == {"part", "unread", "gated", "image", "integer"}
     assert {kind_of(s, ("part",)) for s in range(3)} == {"part"}
     found = [kind_of(seed, ("part", "layer")) for seed in range(30)]
     assert set(found) == {"part", "layer"}

@@ -56,6 +56,7 @@ KINDS: dict[str, Callable[[int], Case | None]] = {
     "unread": unread.program,
     "gated": gated.program,
     "image": images.program,
+    "integer": operators.integers,
 }
 _SHARES = (
     *("operator",) * 5, *("movement",) * 3, *("random",) * 2, "module", *("attention",) * 2, "loss",

@@ -20,6 +20,7 @@ from torchweld.exact.campaign.surrounded import AFTER, BEFORE, Surrounded, follo
 from torchweld.exact.torch_private import operator_samples, samples_of
 
 DTYPES = (torch.float32,) * 5 + (torch.bfloat16, torch.float16, torch.int64, torch.bool)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 _MOST_SAMPLES, _MOST_ELEMENTS = 40, 20_000
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -97,11 +98,16 @@ def _drawn(name: str, variant: str, index: int, dtype: torch.dtype, seed: int) -
     return found.input, tuple(found.args), dict(found.kwargs)
 
 
-def sample(seed: int) -> Sample | None:
+def integers(seed: int) -> Sample | None:
+    """As `sample`, of the types that `DTYPES` lacks."""
+    return sample(seed, INTEGERS)
+
+
+def sample(seed: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Sample | None:
     """The sample of `seed`; None where the operator has none, or draws numbers."""
     rng = Random(seed)
     operator = rng.choice([o for o in operator_samples() if _is_taken(o.name)])
-    dtype = rng.choice(DTYPES)
+    dtype = rng.choice(dtypes)
     if dtype not in operator.dtypes:
         return None
     before, after = rng.choice(list(BEFORE)), rng.choice(list(AFTER))

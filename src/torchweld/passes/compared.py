@@ -43,7 +43,7 @@ _SELECTIONS = {
 
 
 def compared_as_rounded(graph: Graph) -> Graph:
-    """`graph` with such values marked where they are stored."""
+    """`graph` with such values marked where they are stored, if a kernel computes them again."""
     nodes, compared = [], set[str]()
     for node in reversed(graph.nodes):
         if isinstance(node, Comp):
@@ -56,18 +56,26 @@ def compared_as_rounded(graph: Graph) -> Graph:
 
 
 def _deciding(comp: Comp, compared: Collection[str]) -> set[Value]:
-    """What is compared, or is stored for another kernel that compares it."""
-    return compared_values(comp.body) | {s.value for s in comp.stores if s.buffer in compared}
+    """What is compared where some of it is computed again, or is stored for such a comparison."""
+    again = compared_values(comp.body)
+    if not may_differ(comp.body, _behind(comp.body, again)):
+        again = set()
+    return again | {s.value for s in comp.stores if s.buffer in compared}
 
 
 def _read(body: tuple[Instr, ...], values: Collection[Value]) -> set[str]:
-    """The buffers of floats whose elements, or extremes of them, `values` are computed from."""
+    """The buffers of floats that they are computed from."""
+    behind = (body[v] for v in _behind(body, values))
+    return {i.buffer for i in behind if isinstance(i, Load) and i.dtype.is_float}
+
+
+def _behind(body: tuple[Instr, ...], values: Collection[Value]) -> set[Value]:
+    """`values`, and what they, or extremes of which they are one, are computed from."""
     sums = {
         v for v, i in enumerate(body)
         if isinstance(i, (Reduce, Scan)) and not MONOIDS[i.monoid].exact
     }  # fmt: skip
-    behind = (body[v] for v in needed(body, values, stop=sums))
-    return {i.buffer for i in behind if isinstance(i, Load) and i.dtype.is_float}
+    return needed(body, values, stop=sums)
 
 
 def _marked(comp: Comp, compared: Collection[str]) -> Comp:

@@ -41,18 +41,20 @@ def test_what_is_stored_to_choose_from_is_marked_once(name):
 
 
 def test_functions_that_kernels_of_16_bits_compute_coarsely_are_marked():
-    def passing(x):
-        z = x.sigmoid()
+    def passing(x, y):
+        z = 1 / (x + y)
         return (z >= torch.topk(z, 3).values[..., -1:]).sum(-1)
 
-    assert marks(planned(passing, torch.rand(5, 700).bfloat16())) == 1
+    args = [torch.rand(shape).bfloat16() for shape in ((8, 1, 5000), (8, 50, 1))]
+    assert marks(planned(passing, *args)) == 1
 
 
 @pytest.mark.parametrize("function", [
     lambda x, y: torch.topk(x * y + x, 3)[0],  # nobody compares
     lambda x, y: (x.topk(3)[0][..., -1:] <= x).float() * y,  # of no product
+    lambda x, y: (z := x.cumsum(-1) * y.cumsum(-1) + x) >= z.topk(3)[0][..., -1:],  # read again
     lambda x, y: (x * y + x).relu().softmax(-1),
     lambda x, y: ((x * y + x) > 0.5).float() + x.cumsum(-1),  # a constant
-], ids=["chosen", "no product", "softmax", "constant"])  # fmt: skip
+], ids=["chosen", "no product", "from memory", "softmax", "constant"])  # fmt: skip
 def test_others_stay(function):
     assert marks(planned(function, torch.rand(5, 700), torch.rand(5, 700))) == 0

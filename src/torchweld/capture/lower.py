@@ -177,8 +177,9 @@ class _Lowering:
             raise NotLowered("it counts from where the memory of an input begins")
         if (number := known_number(node, self.env)) is not None:
             return number
-        made = (a.meta.get("val") if isinstance(a, torch.fx.Node) else None for a in node.args)
-        call = Call(self.graph, node.name, node.meta.get("val"), _used(node), tuple(made))
+        given = tuple(a.meta.get("val") if isinstance(a, torch.fx.Node) else None
+                      for a in node.args)  # fmt: skip
+        call = Call(self.graph, node.name, node.meta.get("val"), _used(node), given)
         row, mark = ROWS.get(str(node.target)), self.graph.mark()
         if row is not None:
             try:

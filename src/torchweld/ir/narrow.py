@@ -29,6 +29,7 @@ from torchweld.ir.nodes import (
     Store,
     Value,
 )
+from torchweld.ir.scalar import COMPARISONS
 from torchweld.ir.simplify import simplify
 from torchweld.ir.substitute import move_store, with_operands
 
@@ -37,7 +38,6 @@ _OPS = frozenset((
     "abs", "neg", "add", "sub", "mul", "minimum", "maximum", "where", "floor_div", "trunc_div",
     "remainder", "fmod",
 ))  # fmt: skip
-_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 _GATHERED = frozenset(("sum", "max", "min"))
 _ROUNDED_DOWN = {"floor_div": "trunc_div", "remainder": "fmod"}  # the same for what is not negative
 
@@ -149,7 +149,7 @@ class _Narrowing:
         return Op(op.name, (left, right), dtypes.i32)
 
     def _compares_small(self, instr: Instr) -> bool:
-        compares = isinstance(instr, Op) and instr.name in _COMPARISONS and self._integers(instr)
+        compares = isinstance(instr, Op) and instr.name in COMPARISONS and self._integers(instr)
         return compares and self._all_fit(instr)
 
     def _integers(self, op: Op) -> bool:

@@ -166,4 +166,5 @@ def _taking_bits(name: str, source: DType, target: DType) -> ScalarOp:
 
 TABLE = {row.name: row for row in _ROWS}
 TABLE |= {name: _taking_bits(name, *pair) for name, pair in BITS.items()}
+COMPARISONS = frozenset(n for n, row in TABLE.items() if row.result == "bool" and row.arity == 2)
 

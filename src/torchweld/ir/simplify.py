@@ -43,7 +43,7 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
-from torchweld.ir.scalar import TABLE
+from torchweld.ir.scalar import COMPARISONS, TABLE
 from torchweld.ir.size import Poly, Size
 from torchweld.ir.substitute import move_store, with_operands
 
@@ -193,7 +193,7 @@ def _fold_constants(scope: Scope, op: Op) -> Value | None:
 
 
 # Of integers, which need no rounding. Each place of a stack is compared with each other.
-_COMPARED = {name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "ge", "gt")}
+_COMPARED = {name: getattr(operator, name) for name in COMPARISONS}
 _Told = tuple[float | int | bool, float, DType]
 
 

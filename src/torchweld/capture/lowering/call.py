@@ -22,7 +22,7 @@ from torchweld.ir.views import Tensor
 @dataclass
 class Call:
     """`value`: the fake result(s). `used`: the results that somebody reads, by number. `given`: the
-    fake values of its arguments, in order; None of those that no operation made."""
+    fake values of its arguments, in order; None for numbers and lists."""
 
     graph: GraphBuilder
     name: str

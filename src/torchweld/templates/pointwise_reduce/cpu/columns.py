@@ -46,9 +46,7 @@ def accumulate_column(
     at, arg = f"c{value}[{k.column_offset(value)}]", widened(k, k.body[value].args[0], texts)
     if k.row_lane:
         at = f"r{value}"
-    if mask:
-        arg = k.joining(mask, value, arg)
-    e.line(f"{at} = {k.merged(value, at, arg)};")
+    e.line(f"{at} = {k.merged(value, at, k.joining(mask, value, arg))};")
 
 
 def declare_block(k: Kernel, e: Emitter, values: list[Value]) -> str:

@@ -264,9 +264,11 @@ class Kernel:
     def identity(self, value: Value) -> str:
         return x.identity(self.body[value].monoid, self.body[value].dtype)
 
-    def joining(self, mask: str, value: Value, arg: str) -> str:
-        """What joins a reduction: `arg` where `mask` holds. C++ widens choices between small
-        integers to int, which no merge takes."""
+    def joining(self, mask: str | None, value: Value, arg: str) -> str:
+        """What joins a reduction: `arg`, where `mask` holds if there is one. C++ widens choices
+        between small integers to int, which no merge takes."""
+        if not mask:
+            return arg
         return f"({self.accumulator(value)[0]})({mask} ? {arg} : {self.identity(value)})"
 
     def merged(self, value: Value, one: str, other: str) -> str:

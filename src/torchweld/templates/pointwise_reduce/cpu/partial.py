@@ -41,7 +41,7 @@ def declare_lane_values(k: Kernel, e: Emitter, values: list[Value]) -> None:
 
 def set_lane_value(k: Kernel, e: Emitter, value: Value, texts: Texts, mask: str | None) -> None:
     arg = widened(k, k.body[value].args[0], texts)
-    e.line(f"t{value}[l] = {k.joining(mask, value, arg) if mask else arg};")
+    e.line(f"t{value}[l] = {k.joining(mask, value, arg)};")
 
 
 def advance_lanes(k: Kernel, e: Emitter, value: Value) -> None:
@@ -56,10 +56,8 @@ def advance_partial(k: Kernel, e: Emitter, value: Value, texts: Texts, mask: str
         partial = f"a{value}[{k.lane_position}]"
         e.line(f"{partial} = {k.merged(value, partial, arg)};")
         return
-    if mask and not _flags_nan(k, value):
-        arg = k.joining(mask, value, arg)
     if not _flags_nan(k, value):
-        e.line(f"a{value} = {k.merged(value, f'a{value}', arg)};")
+        e.line(f"a{value} = {k.merged(value, f'a{value}', k.joining(mask, value, arg))};")
         return
     better = ">" if k.body[value].monoid == "max" else "<"
     e.line(f"a{value} = {arg} {better} a{value} ? {arg} : a{value};")

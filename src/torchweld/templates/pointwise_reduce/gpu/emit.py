@@ -608,12 +608,16 @@ def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
     """All results are rounded to 16 bits (sums apart, in which errors cancel), and no intermediate
     value decides anything discrete."""
     body = accesses.comp.body
-    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder", *BITS)
-    decides = any(isinstance(i, Op) and i.name in rounds for i in body)
-    decides |= are_coarse(body, compared_values(body))
     computed = [s for s in accesses.comp.stores if not isinstance(body[s.value], Const)]
     results = [s for s in computed if not s.combine] or computed
-    return not decides and all(buffers[s.buffer].dtype.is_low_precision for s in results)
+    narrow = all(buffers[s.buffer].dtype.is_low_precision for s in results)
+    return narrow and not _decides(body)
+
+
+def _decides(body: tuple[Instr, ...]) -> bool:
+    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder", *BITS)
+    rounded = any(isinstance(i, Op) and i.name in rounds for i in body)
+    return rounded or are_coarse(body, compared_values(body))
 
 
 HEADER = """import triton

@@ -10,9 +10,8 @@ from torchweld.codegen.triton.scalars import FAST, NEAR_ONE
 from torchweld.ir.monoid import TABLE as MONOIDS
 from torchweld.ir.nodes import Cast, Const, Instr, Op, Pick, Reduce, Scan, Value, needed, operands
 from torchweld.ir.passes import maximum_of
-from torchweld.ir.scalar import TABLE
+from torchweld.ir.scalar import COMPARISONS, TABLE
 
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _COARSE = (*FAST, *NEAR_ONE, "pow")  # where all results have 16 bits
 
 
@@ -100,7 +99,7 @@ def compared_values(body: tuple[Instr, ...]) -> set[Value]:
     constants, nor something with itself, which asks whether it is NaN), and what is marked."""
     found = set()
     for instr in body:
-        if isinstance(instr, Op) and instr.name in _COMPARISONS:
+        if isinstance(instr, Op) and instr.name in COMPARISONS:
             results = {v for v in instr.args if body[v].dtype.is_float}
             varying = sum(not isinstance(body[v], Const) for v in results) > 1
             found |= results if varying else set()

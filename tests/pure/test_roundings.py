@@ -14,6 +14,7 @@ from torchweld.templates.pointwise_reduce.gpu.roundings import (
     are_coarse,
     compared_values,
     divides_a_reduction,
+    narrowed_products,
     products_before_steps,
     products_in_differences,
     rounded_products,
@@ -109,6 +110,20 @@ def test_what_is_compared():
     total, largest = body.op("add", root, y), body.reduce("max", (root,), ("i0",))
     assert are_coarse(body.body, {total})
     assert not are_coarse(body.body, {marked, largest})
+
+
+@pytest.mark.parametrize("narrow", [dtypes.bf16, dtypes.f16])
+def test_products_that_are_rounded_to_16_bits_and_added(narrow):
+    """A compiler that multiplies and adds in 16 bits makes one operation of the two."""
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    products = [body.op("mul", x, y), body.op("mul", x, x), body.op("mul", y, y)]
+    chosen = body.op("where", body.op("lt", x, y), body.op("neg", products[0]), products[1])
+    body.op("add", body.cast(body.cast(chosen, narrow), F32), y)
+    body.op("add", products[2], y)  # in 32 bits
+    body.op("exp", body.cast(body.cast(body.op("mul", x, y), narrow), F32))
+    assert narrowed_products(body.body) == {*products[:2]}
+    assert rounded_products(body.body, (), coarse=True) >= {*products[:2]}
 
 
 def test_products_of_differences_are_rounded():

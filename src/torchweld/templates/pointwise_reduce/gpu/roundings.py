@@ -21,7 +21,35 @@ def rounded_products(
     """Products of floats that the compiler must not make one operation with a sum. `coarse`: what
     is stored has 16 bits, beside which the rounding of a product in 32 is nothing."""
     differences = frozenset() if coarse else products_in_differences(body)
-    return shared_products(body, stored) | products_before_steps(body, stored) | differences
+    before_steps = products_before_steps(body, stored)
+    return shared_products(body, stored) | before_steps | differences | narrowed_products(body)
+
+
+def narrowed_products(body: tuple[Instr, ...]) -> frozenset[Value]:
+    """Products that are rounded to 16 bits and then added to something, whatever the kernel
+    stores. LLVM multiplies numbers of 16 bits in 16 bits where the product is rounded to them at
+    once, which is exact, adds likewise, and makes one operation of the two, which is not. Of two
+    readers of the sum it may do so for one."""
+    summed = {v for instr in body if _is(instr, "add", "sub") for v in instr.args}
+    narrow = {v for v in _kept_from(body, summed) if _narrows(body, v)}
+    return frozenset(v for v in _kept_from(body, narrow) if _rounds(body, v))
+
+
+def _kept_from(body: tuple[Instr, ...], values: Collection[Value]) -> set[Value]:
+    """`values`, and those whose bits they have but for sign and type."""
+    return needed(body, values, stop={v for v, i in enumerate(body) if not _keeps(body, i)})
+
+
+def _narrows(body: tuple[Instr, ...], value: Value) -> bool:
+    instr = body[value]
+    return isinstance(instr, Cast) and instr.dtype.is_float and instr.dtype.bits == 16
+
+
+def _keeps(body: tuple[Instr, ...], instr: Instr) -> bool:
+    """Whether its result is one of its operands, but for sign and type."""
+    return isinstance(instr, (Cast, Pick)) or _is(
+        instr, "where", "neg", "abs", "maximum", "minimum"
+    )
 
 
 def products_in_differences(body: tuple[Instr, ...]) -> frozenset[Value]:
@@ -62,8 +90,7 @@ def _told_extremes(body: tuple[Instr, ...], stored: Collection[Value]) -> list[I
     for number in reversed(range(len(body))):
         instr = body[number]
         extreme = isinstance(instr, (Reduce, Scan)) and MONOIDS[instr.monoid].exact
-        kept = isinstance(instr, (Cast, Pick)) or _is(instr, "where", "neg", "maximum", "minimum")
-        if number in told and (extreme or kept):
+        if number in told and (extreme or _keeps(body, instr)):
             told.update(operands(instr))
             found += [instr] if extreme and instr.dtype.is_float else []
     return found

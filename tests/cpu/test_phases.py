@@ -116,6 +116,55 @@ def test_positions_computed_in_floats(extent, scale, found):
     assert torch.equal(run(*case)["y"], reference(*case)["y"].float())
 
 
+SUMMED = """
+comp summed [i:150, j:{extent}] {{
+  %0 = index j : i64
+  %1 = cast %0 : i32
+  %2 = const {count} : i32
+  %3 = trunc_div %1 %2 : i32
+  %4 = mul %3 %2 : i32
+  %5 = sub %1 %4 : i32
+  %6 = cast %3 : i64
+  %7 = load t[i, %6] : i8
+  %8 = cast %7 : i32
+  %9 = eq %8 %5 : b1
+  %10 = load g[i, %6] : {dtype}
+  %11 = cast %10 : f32
+  %12 = const 0.0 : f32
+  %13 = where %9 %11 %12 : f32
+  %14 = load x[i, j] : {dtype}
+  %15 = cast %14 : f32
+  %16 = mul %13 %15 : f32
+  %17 = reduce.sum[j] %13 : f32
+  %18 = reduce.sum[j] %16 : f32
+  %19 = add %13 %17 : f32
+  store y[i, j] %19
+  store s[i] %18
+}}
+"""
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8])
+@pytest.mark.parametrize("extent", [24, 40, 64, 72, 96, 264, 67])
+@pytest.mark.parametrize("dtype", [d.f32, d.bf16, d.f16], ids=str)
+def test_sums_of_what_windows_give(dtype, extent, count):
+    """Of integers: no order of adding them up makes a difference."""
+    comp = parse_comp(SUMMED.format(extent=extent, count=count, dtype=dtype))
+    generator = torch.Generator().manual_seed(extent)
+    windows, kind = -(-extent // count), dtypes_of(dtype)
+
+    def numbers(most: int, columns: int) -> torch.Tensor:
+        return torch.randint(0, most, (150, columns), generator=generator)
+
+    taps = numbers(count, windows).to(torch.int8)
+    given = {"t": taps, "g": numbers(5, windows).to(kind), "x": numbers(4, extent).to(kind)}
+    case = comp, given, {"y": ((150, extent), d.f32), "s": ((150,), d.f32)}
+    whole = count != 3 and extent % count == 0 and extent > max(32, 8 * count - 1)
+    assert ("for (int64_t t = 0; t < " in text_of(*case)) == whole
+    found, wanted = run(*case), reference(*case)
+    assert all(torch.equal(found[n].double(), wanted[n].double()) for n in ("y", "s"))
+
+
 WIDE = {
     "row": ((2, 3, 201), lambda x: F.max_pool1d(x, 3, 2, 1)),
     "row, side by side": ((2, 3, 100), lambda x: F.max_pool1d(x, 2)),

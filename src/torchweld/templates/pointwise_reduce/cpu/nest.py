@@ -53,7 +53,12 @@ from torchweld.templates.pointwise_reduce.cpu.partial import (
     reduction_clause,
     set_lane_value,
 )
-from torchweld.templates.pointwise_reduce.cpu.phases import TURN, Phases, phases
+from torchweld.templates.pointwise_reduce.cpu.phases import (
+    TURN,
+    Phases,
+    phases,
+    phases_of_vectors,
+)
 from torchweld.templates.pointwise_reduce.cpu.pieces import copied, copied_most
 from torchweld.templates.pointwise_reduce.cpu.scans import levels, made, of_block
 from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
@@ -427,7 +432,7 @@ class _Nest:
         mask = "" if extent == k.lanes else "fresh"
         self.k = replace(k, row_mask=mask)
         with self.e.block():
-            self._abreast(f"const int64_t {name} = l;", mask or None, f"tw_lane[l] < {extent}")
+            self._abreast(name, "0", mask or None, f"tw_lane[l] < {extent}")
         self.k = k
 
     def _vectors(self, name: str, low: str, high: str) -> None:
@@ -435,25 +440,45 @@ class _Nest:
         if not self._has_lanes():
             return self._body(_loop(name, low, high))
         with self.e.block(f"for (int64_t j = {low}; j < {high}; j += {self.k.lanes})"):
-            self._abreast(f"const int64_t {name} = j + l;")
+            self._abreast(name, "j")
         return None
 
-    def _abreast(self, position: str, mask: str | None = None, answer: str = "") -> None:
-        """One vector at `position`. `mask`: as in _level; `answer`: what it is, where it is not
-        whether an element lies behind the vector before."""
+    def _abreast(self, name: str, start: str, mask: str | None = None, answer: str = "") -> None:
+        """One vector, from position `start` on. `mask`: as in _level; `answer`: what it is, where
+        it is not whether an element lies behind the vector before."""
         answer = answer or f"tw_lane[l] >= {self.k.lanes} - rest"
+        position = f"const int64_t {name} = {start} + l;"
         here = [position, *([f"const bool {mask} = {answer};"] if mask else [])]
         declare_lane_values(self.k, self.e, self.reductions)
-        widened = self._widened_masks(here) | self._widened_halves(position, mask)
-        self.e.line("#pragma omp simd")
-        with self.e.block(f"for (int64_t l = 0; l < {self.k.lanes}; ++l)"):
-            self.e.lines(here)
-            texts = self.texts | widened
-            self._level(len(self.axes), texts, mask)
-            for value in self.reductions:
-                set_lane_value(self.k, self.e, value, texts, mask)
+        if (pattern := phases_of_vectors(self.k)) and not self.k.has_short_rows:
+            self._vector_in_phases(start, here, mask, pattern)
+        else:
+            widened = self._widened_masks(here) | self._widened_halves(position, mask)
+            self.e.line("#pragma omp simd")
+            with self.e.block(f"for (int64_t l = 0; l < {self.k.lanes}; ++l)"):
+                self._elements(here, self.texts | widened, mask)
         for value in self.reductions:
             advance_lanes(self.k, self.e, value)
+
+    def _elements(self, here: list[str], texts: Texts, mask: str | None) -> None:
+        """What a vector computes at each of its elements."""
+        self.e.lines(here)
+        self._level(len(self.axes), texts, mask)
+        for value in self.reductions:
+            set_lane_value(self.k, self.e, value, texts, mask)
+
+    def _vector_in_phases(
+        self, start: str, here: list[str], mask: str | None, pattern: Phases
+    ) -> None:
+        """A vector of whole turns of a pattern (phases.py)."""
+        count = pattern.count
+        self.e.line("#pragma omp simd")
+        with self.e.block(f"for (int64_t t = 0; t < {self.k.lanes // count}; ++t)"):
+            self.e.line(f"const int64_t {TURN} = ({start}) / {count} + t;")
+            for phase in range(count):
+                with self.e.block():
+                    self.e.line(f"const int64_t l = {count} * t + {phase};")
+                    self._elements(here, self.texts | pattern.known[phase], mask)
 
     def _widened_masks(self, here: list[str]) -> Texts:
         """Bools of a vector that is read beside floats, as integers of their width: see
@@ -496,10 +521,11 @@ class _Nest:
         self.e.line(f"const int64_t rest = ({high} - {low}) % {lanes}, whole = {high} - rest;")
         self._vectors(name, low, "whole")
         with self.e.block(f"if (rest && {high} - {first} >= {lanes})"):
-            position = f"const int64_t {name} = {high} - {lanes} + l;"
+            start = f"{high} - {lanes}"
             if self._has_lanes():
-                self._abreast(position, "fresh")
+                self._abreast(name, start, "fresh")
             else:
+                position = f"const int64_t {name} = {start} + l;"
                 self._body(f"for (int64_t l = 0; l < {lanes}; ++l)", position)
         if not isinstance(self.k.comp.extent(axis), int) or axis == self.k.split_axis:
             with self.e.block("else"):

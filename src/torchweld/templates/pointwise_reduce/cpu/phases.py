@@ -50,9 +50,25 @@ class Phases:
     by_one: frozenset[Value]
 
 
-@once(KERNELS)
 def phases(k: Kernel) -> Phases | None:
     """The pattern of the lane of a pointwise kernel; None if it has none, or needs none."""
+    return None if k.frame.columns else _of_lane(k)
+
+
+def phases_of_vectors(k: Kernel) -> Phases | None:
+    """That of the lane of a kernel with reductions, where it is all turns, and vectors
+    (Kernel.lanes elements, from the start or up to the end) are whole ones."""
+    pattern = _of_lane(k) if k.frame.columns else None
+    if pattern is None or pattern.low or k.lanes % pattern.count:
+        return None
+    lane, loads = k.schedule.nest[-1], ((v, k.body[v].guard) for v in k.accesses.loads)
+    varying = (guard for v, guard in loads if guard is not None and lane in k.stages.axes[v])
+    whole = pattern.high * pattern.count == k.comp.extent(lane)
+    return pattern if whole and pattern.known[0].keys() >= set(varying) else None
+
+
+@once(KERNELS)
+def _of_lane(k: Kernel) -> Phases | None:
     lane = k.schedule.nest[-1] if k.schedule.nest else None
     extent = k.comp.extent(lane) if lane else 0
     if not isinstance(extent, int) or not FEWEST <= extent <= LONGEST or not _is_plain(k):
@@ -68,8 +84,8 @@ def phases(k: Kernel) -> Phases | None:
 
 
 def _is_plain(k: Kernel) -> bool:
-    """Pointwise, and each element stored once."""
-    if k.frame.columns or k.staged or k.schedule.abreast:
+    """No scans, and each element stored once."""
+    if k.staged or k.schedule.abreast:
         return False
     scatters = any(s.combine for s in k.comp.stores) or any(s.refs for s in k.accesses.stores)
     return not scatters and not any(isinstance(i, Scan) for i in k.body)

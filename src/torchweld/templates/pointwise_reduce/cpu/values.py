@@ -23,7 +23,7 @@ from torchweld.ir.nodes import (
     operands,
 )
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
-from torchweld.templates.pointwise_reduce.cpu.phases import phases, told
+from torchweld.templates.pointwise_reduce.cpu.phases import phases
 from torchweld.templates.pointwise_reduce.cpu.schedule import jumps
 
 Texts = dict[Value, str]
@@ -280,7 +280,7 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
     if value in k.alone and texts[instr.guard] not in _ANSWERS:
         k = replace(k, pointers={**k.pointers, access.buffer: f"q{value}_{_point(k)}"})
     text = element(k, access, texts)
-    if instr.dtype.is_float and instr.dtype.bits == 16 and _gathers(k, access):
+    if instr.dtype.is_float and instr.dtype.bits == 16 and _gathers(k, access, texts):
         text = f"tw_at16({k.pointers[access.buffer]}, {_offset(k, access, texts)})"
     if k.tiles and value in k.tiles.loads:
         text = _in_tile(k, f"t{value}")
@@ -300,13 +300,13 @@ def _in_tile(k: Kernel, name: str) -> str:
     return f"{name}[{k.names[k.tiles.column]}][{k.lane_position}]"
 
 
-def _gathers(k: Kernel, access: Access) -> bool:
+def _gathers(k: Kernel, access: Access, texts: Texts) -> bool:
     """Whether neighbours along a lane of some length read at places computed one by one."""
     if not access.refs or not k.schedule.nest:
         return False
     lane = k.schedule.nest[-1]
-    extent, known = k.comp.extent(lane), told(k)
-    computed = any(lane in k.stages.axes[v] and v not in known for v, _ in access.refs)
+    extent = k.comp.extent(lane)
+    computed = any(lane in k.stages.axes[v] and texts[v] == f"v{v}" for v, _ in access.refs)
     return computed and not (isinstance(extent, int) and extent < k.lanes)
 
 

@@ -9,7 +9,7 @@ from products.nets import captured, on
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Comp, Index, Load, Reduce
+from torchweld.ir.nodes import Comp, Index, Load, Reduce, needed
 from torchweld.ir.parser import parse_graph
 from torchweld.passes.stacks import stacks_at_once
 from torchweld.passes.table import PASSES, Context
@@ -168,3 +168,24 @@ def test_steps_with_products_between_them_stay_apart():
     for name in CPU.passes[: CPU.passes.index("steps")]:
         made = PASSES[name].run(made, Context(CPU, Options()))
     assert PASSES["steps"].run(made, Context(CPU, Options())).graph is made.graph
+
+
+@pytest.mark.parametrize(("parts", "inlined"), [(2, True), (9, False)])
+def test_parts_of_a_long_stack_are_read_from_memory_at_computed_places(parts, inlined):
+    """A kernel would ask for every part at each point."""
+    order = torch.arange(parts).flip(0)
+
+    def bounced(x, rate):
+        seen = torch.stack([torch.roll(x[k], k, 0) for k in range(parts)])
+        return seen[(rate * 0).long() + order.view(-1, 1, 1)] * seen.sum(0)
+
+    args = torch.randn(parts, 769, 1021), torch.randn(1)
+    made = Plan(on(captured(bounced, *args), "cuda:0"), ())
+    for name in H100.passes:
+        made = PASSES[name].run(made, Context(H100, Options()))
+    chosen = 0
+    for comp in (n for n in made.graph.nodes if isinstance(n, Comp)):
+        loads = [i for i in comp.body if isinstance(i, Load) and i.guard is not None]
+        behind = (needed(comp.body, (load.guard,)) for load in loads)
+        chosen += sum(any(isinstance(comp.body[v], Load) for v in values) for values in behind)
+    assert (chosen > 0) == inlined

@@ -58,6 +58,9 @@ _LANES_OF_SCAN = 16
 HELD_ACROSS = 256  # columns of rows across memory, many of which a GPU's registers hold at a time
 _SCALAR = 8.0  # of arithmetic that gcc does not vectorise
 _INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most of it
+# Multiply-adds of a load whose guard depends on what is loaded: a part of a stack that is read at a
+# computed place. All parts are asked for, each with an address. A prior.
+_CHOSEN_LOAD = 8.0
 # Atomic additions of a GPU happen in its last-level cache: the share of its bytes a second, and
 # the time from one to the next on one element. Priors.
 _ATOMIC_SHARE = 0.25
@@ -302,9 +305,11 @@ def _arithmetic(comp: Comp, facts: _Facts) -> tuple[float, float]:
     loaded = _depends_on_loads(comp)
     for value, instr in enumerate(comp.body):
         each, is_special = _instruction_cost(instr)
+        if isinstance(instr, Load) and instr.guard is not None and loaded[instr.guard]:
+            each = _CHOSEN_LOAD
         if each == 0.0:
             continue
-        varies = value if isinstance(instr, (Op, Cast)) else operands(instr)[0]
+        varies = operands(instr)[0] if isinstance(instr, (Reduce, Scan)) else value
         total = each * _times(facts, varies) * (1.0 if loaded[value] else _INDEX_ARITHMETIC)
         if is_special:
             special += total

@@ -27,8 +27,8 @@ _NARROW_LOAD = re.compile(r"ld\.global\S*\.[bu]16 ")
 # Most registers of any kernel of the bundle, on either architecture.
 REGISTERS = {
     "add_layer_norm_768": (cases.add_layer_norm(ROWS, 768), 96),
-    "add_layer_norm_4096": (cases.add_layer_norm(ROWS, 4096), 64),
-    "add_rms_norm_4096": (cases.add_rms_norm(ROWS, 4096), 64),
+    "add_layer_norm_4096": (cases.add_layer_norm(ROWS, 4096), 112),
+    "add_rms_norm_4096": (cases.add_rms_norm(ROWS, 4096), 96),
     "softmax_4096": (cases.softmax(ROWS, 4096, dtype="bf16"), 64),
     "softmax_online_32768": (cases.softmax(ROWS, 32768, dtype="bf16"), 80),
     "gelu_mul_4096": (cases.gelu_mul(ROWS, 4096), 64),

@@ -295,13 +295,37 @@ def test_a_scan_has_all_rows_of_its_block(monoid, rows, columns):
 
 
 @pytest.mark.parametrize(("rows", "columns", "form", "warps"), [
-    (4096, 16001, "looped", 8), (100, 16001, "looped", 32), (4096, 8000, "persistent", 16),
+    (4096, 16001, "looped", 8), (100, 16001, "looped", 32), (4096, 8000, "persistent", 8),
 ])  # fmt: skip
 def test_rows_of_many_live_values_are_read_again(rows, columns, form, warps):
     """Registers do not hold them: 592 bytes of each thread spilled."""
     one = cases.softmax_gradients(rows, columns)
     chosen = schedule(*_comp(one), H100)
     assert (chosen.form, chosen.num_warps) == (form, warps)
+    assert resources(compile_source(bundle_of(one).sources[0], 90)).spill_bytes == 0
+
+
+@pytest.mark.parametrize(("rows", "dtype", "held"), [(8192, "bf16", 32), (264, "bf16", 16),
+                                                     (8192, "f32", 16)])  # fmt: skip
+@pytest.mark.parametrize("columns", [2560, 4096, 5120, 8192])
+def test_many_rows_of_16_bits_have_few_warps_each(columns, rows, dtype, held):
+    """Others go on while the warps of a row wait for each other."""
+    chosen = schedule(*_comp(cases.softmax(rows, columns, dtype=dtype)), H100)
+    assert (chosen.form, chosen.points_per_thread) == ("persistent", held)
+
+
+@pytest.mark.parametrize("columns", [2560, 5120, 8192])
+def test_rows_of_many_reductions_have_fewer(columns):
+    one = case("norm", f"i:8192, j:{columns}", """
+      %0 = load x[i, j] : bf16
+      %1 = cast %0 : f32
+      %2 = reduce.welford[j] %1 : f32
+      %3 = pick.0 %2 : f32
+      %4 = sub %1 %3 : f32
+      %5 = cast %4 : bf16
+      store y[i, j] %5
+    """, x=("bf16", 8192, columns), y=("bf16", 8192, columns))  # fmt: skip
+    assert schedule(*_comp(one), H100).points_per_thread == 64
     assert resources(compile_source(bundle_of(one).sources[0], 90)).spill_bytes == 0
 
 

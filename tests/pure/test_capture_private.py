@@ -23,6 +23,7 @@ WHY = {
     "TracingContext": "which inputs are parameters and buffers",
     "core_aten_decompositions": "the decomposition table",
     "OpOverload": "tells ATen operations from Python functions",
+    "decompositions": "states of an LSTM, as Dynamo is told of them",
     "get_decompositions": "batch norms, which the core table leaves whole",
     "ConvertFrameReturn": "what Dynamo fails at runs in eager, frame by frame",
     "dynamo_errors": "the same: but not what the user asked for",

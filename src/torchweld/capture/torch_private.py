@@ -25,7 +25,7 @@ import torch._functorch.config as functorch_config
 import torch.fx._symbolic_trace as fx_tracing
 import torch.fx.experimental._config as fx_config
 from torch._C._dynamo.guards import TensorGuards
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import core_aten_decompositions, decompositions, get_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import callback, eval_frame, guards, trace_rules
 from torch._dynamo import exc as dynamo_errors
@@ -655,6 +655,21 @@ def find_methods_by_name(wanted: bool) -> None:
     the compiled function raises AttributeError."""
     if _BIND is not None:
         UserFunctionVariable.tp_descr_get_impl = _BIND if wanted else _bound
+
+
+_ONE_LAYER = decompositions.one_layer_lstm
+
+
+def _one_layer_lstm(inp, hidden, params, has_biases, reverse=False):
+    out, states = _ONE_LAYER(inp, hidden, params, has_biases, reverse)
+    return out, tuple(state.view_as(given) for state, given in zip(states, hidden))
+
+
+def find_states_of_lstm(wanted: bool) -> None:
+    """Whether what Dynamo finds out about an LSTM's states is as torch has it. In torch 2.11 they
+    have an axis too many where oneDNN does not compute the layer (on a GPU, in training): a program
+    that asks for their sizes is told others, and a second LSTM refuses them."""
+    decompositions.one_layer_lstm = _ONE_LAYER if wanted else _one_layer_lstm
 
 
 _BREAKS = tuple(

@@ -50,6 +50,7 @@ class Listener:
         if self._ours():
             torch_private.time_guards(False)
             torch_private.find_methods_by_name(False)
+            torch_private.find_states_of_lstm(False)
             self._now.was = {n: torch_private.set_dynamo(n, v) for n, v in _SETTINGS.items()}
             self._breaks.listen()
 
@@ -60,6 +61,7 @@ class Listener:
         if was:
             torch_private.time_guards(True)
             torch_private.find_methods_by_name(True)
+            torch_private.find_states_of_lstm(True)
             self._breaks.stop()
 
 

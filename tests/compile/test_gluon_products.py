@@ -19,7 +19,8 @@ from torchweld.ir import affine
 from torchweld.ir.nodes import Op
 from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import symbol
-from torchweld.runtime.triton_compile import _described, compile_source, resources
+from torchweld.runtime.triton_compile import compile_source, request_for, resources
+from torchweld.runtime.triton_worker import described
 from torchweld.templates.gemm.hopper import schedule as product_gluon
 from torchweld.templates.gemm.hopper.generate import generate
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -213,7 +214,7 @@ def test_every_operation_is_known_to_gluon(kind: str):
     backend.load_dialects(context)
     options = backend.parse_options({"num_warps": 4})
     functions = backend.get_codegen_implementation(options)
-    module = _described(source, ()).make_ir(
+    module = described(request_for(source, 90)).make_ir(
         target, options, functions, backend.get_module_map(), context
     )
     assert len(re.findall(r"tt\.extern_elementwise|arith\.", str(module))) > 10

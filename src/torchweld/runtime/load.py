@@ -20,7 +20,7 @@ from torchweld.core.events import warn_once
 from torchweld.core.options import Options
 from torchweld.core.stages import untimed
 from torchweld.ir.nodes import Extern, Graph
-from torchweld.runtime import dispatch
+from torchweld.runtime import dispatch, triton_workers
 from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts, open_cache
 from torchweld.runtime.externs import operator
@@ -34,6 +34,8 @@ from torchweld.runtime.placement import buffer_bytes, peak_bytes, place
 from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
 from torchweld.templates.library.calls import workspace_bytes
+
+_FIRST_WORKERS = 2  # ready before a small graph is captured; further ones as kernels wait
 
 
 def load(
@@ -213,6 +215,9 @@ def _begun(artifacts: Artifacts) -> None:
 
 
 def _compile_ahead(artifacts: Artifacts) -> None:
+    if torch.cuda.is_initialized():
+        with suppress(triton_workers.CannotStart):  # told where they are needed
+            triton_workers.begin(_FIRST_WORKERS)
     for make in (native_library, dispatch.library):
         with suppress(BuildError, EnvironmentProblem, OSError):  # told where it is needed
             make(artifacts)

@@ -1,12 +1,11 @@
 """Triton sources to compiled kernels, ahead of time and with or without a GPU, and what they cost.
 
-All that differs between Triton's versions (3.6 and later) is in this module: `ASTSource`, the
-attributes that promise alignment, and the order of a launcher's arguments. Sources live in memory:
-Triton reads them through `linecache`, and keeps the binaries in its own cache."""
+What Triton's cache lacks is compiled by other processes (triton_workers.py), and here only where
+there are none. All that differs between Triton's versions (3.6 and later) is in this module and in
+triton_worker.py; here, the order of a launcher's arguments."""
 
 from __future__ import annotations
 
-import linecache
 import re
 import subprocess
 import tempfile
@@ -14,18 +13,23 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Lock
 
 import torch
 
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
-from torchweld.runtime import sass
+from torchweld.core.events import record
+from torchweld.runtime import sass, triton_worker
 from torchweld.runtime.cache import digest
 from torchweld.runtime.launch_table import Handle, TileMap
-
-_IMPORTING = Lock()
-_ALIGNMENT = [["tt.divisibility", 16]]
+from torchweld.runtime.triton_worker import (
+    NotCached,
+    Request,
+    compiled,
+    import_triton,
+    last_line,
+)
+from torchweld.runtime.triton_workers import CannotStart, compile_aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +98,6 @@ class Launcher:
         return self.compiled[unaligned]
 
 
-def import_triton() -> None:
-    """All that kernels and their compilation import, by one thread at a time: Triton's modules
-    import each other, so that another thread would find parts of them."""
-    with _IMPORTING:
-        import triton.compiler
-        import triton.experimental.gluon._runtime
-        import triton.experimental.gluon.language.nvidia.hopper
-        import triton.language.extra.cuda
-        import triton.language.extra.libdevice  # noqa: F401
-
-
 def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] = ()):
     """Triton's CompiledKernel of `source` for compute capability `arch` (80, 90, ...); no GPU
     needed.
@@ -115,9 +108,33 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
         import_triton()
     except ImportError as error:
         raise BuildError(f"there is no Triton: {error}") from error
-    import triton
-    from triton.backends.compiler import GPUTarget
+    try:
+        request = request_for(source, arch, unaligned)
+        made = _compiled(request)
+        return _mended(made, arch) if sass.is_suspect(made.asm["ptx"]) else made
+    except BuildError:
+        raise
+    except Exception as error:
+        raise BuildError(
+            f"{source.name} does not compile for sm_{arch}: {last_line(error)}"
+        ) from error
 
+
+def _compiled(request: Request):
+    """What another process makes is in Triton's cache then, if that can be written to."""
+    try:
+        return compiled(request, cached=True)
+    except NotCached:
+        pass
+    try:
+        compile_aside(request)
+    except CannotStart as error:
+        record("triton workers", f"kernels are compiled in this process: {error}")
+    return compiled(request)
+
+
+def request_for(source: KernelSource, arch: int, unaligned: Collection[int] = ()) -> Request:
+    """`unaligned`: as in `compile_source`."""
     options = {
         "num_warps": source.num_warps,
         "num_stages": source.num_stages,
@@ -128,20 +145,22 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
         options["maxnreg"] = source.max_registers
     if source.early:
         options["launch_pdl"] = True
-    target = GPUTarget("cuda", arch, 32)
-    try:
-        described = _described(source, unaligned)
-        made = triton.compile(described, target=target, options=options)
-        return _mended(made, target) if sass.is_suspect(made.asm["ptx"]) else made
-    except Exception as error:
-        raise BuildError(
-            f"{source.name} does not compile for sm_{arch}: {_last_line(error)}"
-        ) from error
+    return Request(
+        source.language,
+        source.name,
+        source.text,
+        tuple(map(_type, source.args, source.signature)),
+        tuple(i for i, a in enumerate(source.args) if i not in unaligned and _aligned(a)),
+        source.constants,
+        tuple(options.items()),
+        arch,
+    )
 
 
-def _mended(made, target):
+def _mended(made, arch: int):
     """`made` with a binary that lacks a fault of ptxas (runtime/sass.py), which Triton's cache
     keeps beside the first. Raises BuildError if it does not lack it."""
+    from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import make_backend
     from triton.runtime.cache import get_cache_manager
 
@@ -151,35 +170,14 @@ def _mended(made, target):
     if kept:
         made.kernel = Path(kept).read_bytes()
     else:
-        made.kernel = make_backend(target).make_cubin(ptx, told._asdict(), told, target.arch)
+        backend = make_backend(GPUTarget("cuda", arch, 32))
+        made.kernel = backend.make_cubin(ptx, told._asdict(), told, arch)
         if fault := sass.fault(made.kernel):
             raise BuildError(f"ptxas loses a register: {fault}")
         with suppress(OSError):  # the cache may be for reading only
             cache.put(made.kernel, name)
     made.asm["cubin"] = made.kernel
     return made
-
-
-def _described(source: KernelSource, unaligned: Collection[int]):
-    """Triton's description of what to compile: types of arguments, constants, promised
-    alignment."""
-    if source.language == "gluon":
-        from triton.experimental.gluon._runtime import GluonASTSource as Source
-    else:
-        from triton.compiler import ASTSource as Source
-    function = jit_function(source)
-    names = function.arg_names
-    types = dict(zip(names, map(_type, source.args, source.signature)))
-    return Source(
-        fn=function,
-        signature={n: types.get(n, "constexpr") for n in names},
-        constexprs={(names.index(n),): v for n, v in source.constants},
-        attrs={
-            (i,): _ALIGNMENT
-            for i, a in enumerate(source.args)
-            if i not in unaligned and _aligned(a)
-        },
-    )
 
 
 def _type(argument, named: str) -> str:
@@ -195,11 +193,7 @@ def _type(argument, named: str) -> str:
 
 def jit_function(source: KernelSource):
     """The @triton.jit function that `source.text` defines."""
-    filename = f"<torchweld {source.name} {digest(source.text)}>"
-    linecache.cache[filename] = (len(source.text), None, source.text.splitlines(True), filename)
-    namespace = {"__name__": f"torchweld_kernel_{source.name}"}
-    exec(compile(source.text, filename, "exec"), namespace)
-    return namespace[source.name]
+    return triton_worker.jit_function(source.name, source.text)
 
 
 def compile_triton(source: KernelSource) -> Launcher:
@@ -317,8 +311,3 @@ def _resource_usage(binary: bytes) -> str:
     if done.returncode:
         raise BuildError(f"cuobjdump: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
-
-
-def _last_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1]

@@ -1,0 +1,175 @@
+"""Processes that compile Triton's kernels (triton_worker.py): as many as are asked at a time.
+
+One that dies takes nothing with it: its kernel is not compiled. They end with this process, and
+when they have had nothing to do for a while.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import BoundedSemaphore, Lock
+
+from torchweld.core.errors import BuildError
+from torchweld.runtime import triton_worker
+from torchweld.runtime.triton_worker import Request
+
+MOST = 16  # of about 150 MB each
+_SCRIPT = Path(triton_worker.__file__)
+# Not run as a script: the folder of one comes before all others on its path.
+_START = """
+import importlib.util, json, sys
+sys.path[:] = json.loads(sys.argv[1])
+spec = importlib.util.spec_from_file_location("torchweld_triton_worker", sys.argv[2])
+module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.serve()
+"""
+
+
+class CannotStart(Exception):
+    """There are no such processes here."""
+
+
+class _Died(Exception):
+    """`status`: with which the process ended; `said`: its last line."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status, self.said = status, said
+
+
+class _Worker:
+    """One process. Raises CannotStart."""
+
+    def __init__(self) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
+        command = [sys.executable, "-c", _START, json.dumps(sys.path), str(_SCRIPT)]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+                text=True, start_new_session=True,  # an interrupt is for this process
+            )  # fmt: skip
+        except OSError as error:
+            raise CannotStart(f"{sys.executable}: {error.strerror}") from error
+        try:
+            self._answer()
+        except _Died as died:
+            raise CannotStart(died.said) from died
+
+    def ask(self, request: Request) -> str | None:
+        """What went wrong, if anything did. Raises _Died."""
+        with suppress(BrokenPipeError):  # then there is no answer
+            self._process.stdin.write(request.line() + "\n")
+            self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> str | None:
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait()
+            raise _Died(status, self._last_words())
+        return json.loads(line)
+
+    def _last_words(self) -> str:
+        """LLVM's assertion, behind which there may be a trace of its stack; else the last line."""
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 10_000))
+        lines = self._said.read().decode(errors="replace").strip().splitlines() or [""]
+        return next((line for line in lines if "Assertion" in line), lines[-1])
+
+    def stop(self) -> None:
+        self._process.kill()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
+        self._said.close()
+
+
+class Workers:
+    """At most `most` at a time; a thread that asks while all are at work waits."""
+
+    def __init__(self, most: int, start: Callable[[], _Worker] = _Worker) -> None:
+        self._free, self._start = BoundedSemaphore(most), start
+        self._idle: list[_Worker] = []
+        self._lock = Lock()
+
+    def compile(self, request: Request) -> None:
+        """Has it compiled into Triton's cache. Raises BuildError, also where the compiler's process
+        died of it, and CannotStart."""
+        with self._free:
+            try:
+                failure = self._ask(request)
+            except _Died as died:
+                died_of = f"signal {-died.status}" if died.status < 0 else f"status {died.status}"
+                failure = f"Triton's compiler died ({died_of}): {died.said}"
+        if failure is not None:
+            raise BuildError(f"{request.name} does not compile for sm_{request.arch}: {failure}")
+
+    def _ask(self, request: Request) -> str | None:
+        """By one that is there, or a new one: one that was idle may have ended meanwhile."""
+        while worker := self._taken():
+            try:
+                return self._asked(worker, request)
+            except _Died as died:
+                if died.status:
+                    raise
+        return self._asked(self._start(), request)
+
+    def _taken(self) -> _Worker | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _asked(self, worker: _Worker, request: Request) -> str | None:
+        """A worker that has not answered, also because of an interrupt, is stopped."""
+        try:
+            answer = worker.ask(request)
+        except BaseException:
+            worker.stop()
+            raise
+        with self._lock:
+            self._idle.append(worker)
+        return answer
+
+    def begin(self, count: int) -> None:
+        """Starts some that wait for work. Raises CannotStart."""
+        for _ in range(count):
+            worker = self._start()
+            with self._lock:
+                self._idle.append(worker)
+
+    def stop(self) -> None:
+        while worker := self._taken():
+            worker.stop()
+
+
+class _OfProcess:
+    """Those of this process, not of one that it was forked from."""
+
+    def __init__(self) -> None:
+        self.workers = Workers(MOST)
+        os.register_at_fork(after_in_child=self._begin_anew)
+        atexit.register(lambda: self.workers.stop())
+
+    def _begin_anew(self) -> None:
+        """What the other process talks to is not stopped: it is kept, and never asked."""
+        self._others = self.workers
+        self.workers = Workers(MOST)
+
+
+_HERE = _OfProcess()
+
+
+def compile_aside(request: Request) -> None:
+    """As Workers.compile, by those of this process."""
+    _HERE.workers.compile(request)
+
+
+def begin(count: int) -> None:
+    """As Workers.begin, for this process."""
+    _HERE.workers.begin(count)

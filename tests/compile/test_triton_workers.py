@@ -1,0 +1,188 @@
+"""Kernels are compiled in processes that may die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("triton")
+
+from torchweld.core.errors import BuildError
+from torchweld.runtime import triton_compile, triton_worker, triton_workers
+from torchweld.runtime.triton_compile import compile_source, request_for
+from torchweld.runtime.triton_worker import NotCached, compiled, request_of
+from torchweld.runtime.triton_workers import CannotStart, Workers, _Worker
+from triton_cases import add_layer_norm, softmax
+from triton_run import bundle_of
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def workers():
+    """As a process has them, but begun with this environment."""
+    made = Workers(2)
+    yield made
+    made.stop()
+
+
+def source(rows: int = 100):
+    return bundle_of(add_layer_norm(rows, 640)).sources[0]
+
+
+def test_requests_are_lines():
+    request = request_for(source(), 90, unaligned=(1,))
+    assert request_of(request.line()) == request
+    assert "\n" not in request.line()
+
+
+def test_what_a_worker_compiles_is_what_this_process_would(workers):
+    request = request_for(source(), 90)
+    with pytest.raises(NotCached):
+        compiled(request, cached=True)
+    workers.compile(request)
+    made = compiled(request, cached=True).asm["ptx"]
+    os.environ["TRITON_CACHE_DIR"] += "/other"  # the fixture's, which it takes back
+    assert compiled(request).asm["ptx"] == made
+
+
+def test_no_compiler_runs_in_this_process(workers, monkeypatch):
+    monkeypatch.setattr(triton_compile, "compile_aside", workers.compile)
+    asked = []
+    monkeypatch.setattr(triton_compile, "compiled", lambda r, cached=False: (
+        asked.append(cached), compiled(r, cached))[1])  # fmt: skip
+    assert compile_source(source(), 90).asm["cubin"]
+    compile_source(source(), 90)
+    assert asked == [True, False, True]
+
+
+def test_a_worker_serves_many_and_several_serve_at_a_time(workers):
+    requests = [request_for(source(n), 90) for n in range(100, 106)]
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(workers.compile, requests))
+    assert all(compiled(r, cached=True) for r in requests)
+    assert 1 <= len(workers._idle) <= 2
+
+
+def test_those_that_are_begun_ahead_are_used(workers):
+    workers.begin(1)
+    (first,) = workers._idle
+    workers.compile(request_for(source(), 90))
+    assert workers._idle == [first]
+
+
+def test_what_triton_refuses_is_told(workers):
+    wrong = request_for(source(), 90)
+    wrong = triton_worker.Request(**{
+        **{n: getattr(wrong, n) for n in wrong.__slots__}, "text": wrong.text + "\n    tl.nothing()"
+    })  # fmt: skip
+    with pytest.raises(BuildError, match=r"does not compile for sm_90"):
+        workers.compile(wrong)
+    workers.compile(request_for(source(), 90))
+    assert len(workers._idle) == 1  # the same
+
+
+DYING = """
+import os, sys
+print('null', flush=True)
+sys.stdin.readline()
+print('x.cpp:7: Assertion `a == b` failed.', file=sys.stderr, flush=True)
+os.abort()
+"""
+
+
+def test_one_that_dies_costs_its_kernel_alone(monkeypatch):
+    """As of an assertion of LLVM's."""
+    begun = []
+
+    def start():
+        begun.append(1)
+        if len(begun) > 1:
+            return _Worker()
+        with monkeypatch.context() as dying:
+            dying.setattr(triton_workers, "_START", DYING)
+            return _Worker()
+
+    workers = Workers(1, start)
+    with pytest.raises(BuildError, match=r"died \(signal 6\): x.cpp:7: Assertion"):
+        workers.compile(request_for(source(), 90))
+    workers.compile(request_for(source(), 90))
+    workers.stop()
+
+
+def test_one_that_has_ended_meanwhile_is_replaced(workers):
+    workers.compile(request_for(source(), 90))
+    (first,) = workers._idle
+    first._process.stdin.close()  # as if it had been idle for long
+    assert first._process.wait() == 0
+    first._process.stdin = open(os.devnull, "w")  # noqa: SIM115
+    workers.compile(request_for(source(101), 90))
+    assert workers._idle != [first]
+
+
+def test_without_workers_this_process_compiles(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    workers = Workers(1)
+    with pytest.raises(CannotStart, match="/nowhere/python"):
+        workers.compile(request_for(source(), 90))
+    monkeypatch.setattr(triton_compile, "compile_aside", workers.compile)
+    assert compile_source(source(), 90).asm["cubin"]
+
+
+def test_a_worker_that_cannot_import_says_so(monkeypatch):
+    monkeypatch.setattr(triton_workers, "_START", "import nowhere")
+    with pytest.raises(CannotStart, match="No module named 'nowhere'"):
+        Workers(1).compile(request_for(source(), 90))
+
+
+def test_an_interrupt_stops_the_worker(workers, monkeypatch):
+    workers.compile(request_for(source(), 90))
+    (worker,) = workers._idle
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        workers.compile(request_for(source(101), 90))
+    assert worker._process.poll() == -signal.SIGKILL
+    assert not workers._idle
+
+
+def test_a_forked_process_has_its_own():
+    code = """
+import os, sys
+from torchweld.runtime import triton_workers as w
+mine = w._HERE.workers
+if os.fork() == 0:
+    os._exit(0 if w._HERE.workers is not mine else 1)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_worker_imports_no_torch():
+    code = f"import sys; sys.argv = ['', {sys.path!r}, {triton_worker.__file__!r}]\n" \
+           "import importlib.util\n" \
+           "spec = importlib.util.spec_from_file_location('t', sys.argv[2])\n" \
+           "sys.modules['t'] = module = importlib.util.module_from_spec(spec)\n" \
+           "spec.loader.exec_module(module); module.import_triton()\n" \
+           "assert 'torch' not in sys.modules and 'torchweld' not in sys.modules"  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_softmax_of_any_version_is_cached_by_the_same_key(workers):
+    """With constants, and with pointers of any alignment."""
+    one = bundle_of(softmax(64, 1000, dtype="bf16")).sources[0]
+    for unaligned in ((), (0,), (0, 1)):
+        request = request_for(one, 80, unaligned)
+        workers.compile(request)
+        assert compiled(request, cached=True).asm["cubin"]

@@ -305,6 +305,22 @@ def test_rows_of_many_live_values_are_read_again(rows, columns, form, warps):
     assert resources(compile_source(bundle_of(one).sources[0], 90)).spill_bytes == 0
 
 
+def test_few_bytes_of_which_much_is_made_do_not_spill():
+    """Columns of three bytes, beside each other's neighbours, and fourteen integers of each."""
+    many = 14
+    made = [f"%{k + 2} = const {2 * k + 3} : i32" for k in range(many)]
+    made += [f"%{many + k + 2} = mul %1 %{k + 2} : i32" for k in range(many)]
+    joined = [f"%{2 * many + k + 2} = bit_xor %{many + 2 if k == 0 else 2 * many + k + 1} "
+              f"%{2 * many + 1 - k} : i32" for k in range(many)]  # fmt: skip
+    last = 3 * many + 1
+    body = ["%0 = load x[j, i] : u8", "%1 = cast %0 : i32", *made, *joined,
+            f"%{last + 1} = reduce.max[j] %{last} : i32", f"store y[i] %{last + 1}"]  # fmt: skip
+    one = case("made", f"i:{1 << 18}, j:3", "\n".join(body), x=("u8", 3, 1 << 18),
+               y=("i32", 1 << 18))  # fmt: skip
+    assert schedule(*_comp(one), H100).points_per_thread <= 256 // many
+    assert resources(compile_source(bundle_of(one).sources[0], 90)).spill_bytes == 0
+
+
 @pytest.mark.parametrize(("rows", "dtype", "held"), [(8192, "bf16", 32), (264, "bf16", 16),
                                                      (8192, "f32", 16)])  # fmt: skip
 @pytest.mark.parametrize("columns", [2560, 4096, 5120, 8192])

@@ -58,7 +58,7 @@ _MOST_RUNNING, _FEW_SUMS = 64, 8
 # and 54; softmaxes of 20 million in rows of 2560 and 6144 take 30 and 28, with 32 points 26 and 26.
 # Rows of float32 gain nothing.
 _ROUNDS = {"welford": 3, "logsumexp": 2}
-_HELD_VALUES = 256
+_HELD_VALUES, _MANY_ALIVE = 256, 8
 THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
 # Stages of a loop, as shared memory allows, with programs on each multiprocessor that keep memory
 # busy.
@@ -291,9 +291,8 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
         warps = warps_of(block * block_rows)
         if block <= WARP_COLUMNS:
             warps = min(warps, _warps_of_few(accesses, block_rows, width))
-            words = block_rows * block * _width(accesses) // 4  # that wait in registers
-            while block_rows > 16 and words > _MOST_WAITING * 32 * warps:
-                block_rows, words = block_rows // 2, words // 2
+            while block_rows > 16 and block_rows * block > _points_of_few(accesses) * 32 * warps:
+                block_rows //= 2
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     held = _held(accesses, count, block_rows, sm_count)
     if held is not None:
@@ -313,6 +312,13 @@ def _warps_of_few(accesses: Accesses, block_rows: int, width: int) -> int:
     if sum(isinstance(i, Reduce) for i in accesses.comp.body) <= _FEW_REDUCTIONS:
         return max(1, block_rows * width // (32 * 16))
     return 2 if _in_wide_loads(accesses) else max(1, block_rows // 32)
+
+
+def _points_of_few(accesses: Accesses) -> int:
+    """Of a thread at most, for which there are registers: for what it loads, and for what is alive
+    where that is much. Integers made of bytes are four times as wide as these."""
+    loaded, live = _MOST_WAITING * 4 // max(1, _width(accesses)), most_live(accesses.comp)
+    return min(loaded, _HELD_VALUES // live) if live >= _MANY_ALIVE else loaded
 
 
 def _has_long_rows(accesses: Accesses) -> bool:

@@ -38,6 +38,13 @@ def source(rows: int = 100):
     return bundle_of(add_layer_norm(rows, 640)).sources[0]
 
 
+def test_tritons_own_key_is_told_once_it_is_known(workers):
+    compile_source(source(), 90)
+    assert triton_worker.own_key() == sys.modules["triton.runtime.cache"].triton_key()
+    workers.compile(request_for(source(101), 90))  # by which another finds it
+    assert compiled(request_for(source(101), 90), cached=True)
+
+
 def test_requests_are_lines():
     request = request_for(source(), 90, unaligned=(1,))
     assert request_of(request.line()) == request

@@ -26,11 +26,12 @@ _SCRIPT = Path(triton_worker.__file__)
 # Not run as a script: the folder of one comes before all others on its path.
 _START = """
 import importlib.util, json, sys
-sys.path[:] = json.loads(sys.argv[1])
-spec = importlib.util.spec_from_file_location("torchweld_triton_worker", sys.argv[2])
+path, script, key = json.loads(sys.argv[1])
+sys.path[:] = path
+spec = importlib.util.spec_from_file_location("torchweld_triton_worker", script)
 module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-module.serve()
+module.serve(key)
 """
 
 
@@ -51,7 +52,8 @@ class _Worker:
 
     def __init__(self) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
-        command = [sys.executable, "-c", _START, json.dumps(sys.path), str(_SCRIPT)]
+        given = json.dumps([sys.path, str(_SCRIPT), triton_worker.own_key()])
+        command = [sys.executable, "-c", _START, given]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,

@@ -117,7 +117,7 @@ def test_positions_computed_in_floats(extent, scale, found):
 
 
 SUMMED = """
-comp summed [i:150, j:{extent}] {{
+comp summed [i:{rows}, j:{extent}] {{
   %0 = index j : i64
   %1 = cast %0 : i32
   %2 = const {count} : i32
@@ -144,23 +144,37 @@ comp summed [i:150, j:{extent}] {{
 """
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 8])
-@pytest.mark.parametrize("extent", [24, 40, 64, 72, 96, 264, 67])
-@pytest.mark.parametrize("dtype", [d.f32, d.bf16, d.f16], ids=str)
-def test_sums_of_what_windows_give(dtype, extent, count):
-    """Of integers: no order of adding them up makes a difference."""
-    comp = parse_comp(SUMMED.format(extent=extent, count=count, dtype=dtype))
+def summed(rows: int, extent: int, count: int, dtype):
+    """(Comp, tensors, outputs), of integers: no order of adding them up makes a difference."""
+    comp = parse_comp(SUMMED.format(rows=rows, extent=extent, count=count, dtype=dtype))
     generator = torch.Generator().manual_seed(extent)
     windows, kind = -(-extent // count), dtypes_of(dtype)
 
     def numbers(most: int, columns: int) -> torch.Tensor:
-        return torch.randint(0, most, (150, columns), generator=generator)
+        return torch.randint(0, most, (rows, columns), generator=generator)
 
     taps = numbers(count, windows).to(torch.int8)
     given = {"t": taps, "g": numbers(5, windows).to(kind), "x": numbers(4, extent).to(kind)}
-    case = comp, given, {"y": ((150, extent), d.f32), "s": ((150,), d.f32)}
+    return comp, given, {"y": ((rows, extent), d.f32), "s": ((rows,), d.f32)}
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8])
+@pytest.mark.parametrize("extent", [24, 40, 64, 72, 96, 264, 67])
+@pytest.mark.parametrize("dtype", [d.f32, d.bf16, d.f16], ids=str)
+def test_sums_of_what_windows_give(dtype, extent, count):
+    case = summed(150, extent, count, dtype)
     whole = count != 3 and extent % count == 0 and extent > max(32, 8 * count - 1)
     assert ("for (int64_t t = 0; t < " in text_of(*case)) == whole
+    found, wanted = run(*case), reference(*case)
+    assert all(torch.equal(found[n].double(), wanted[n].double()) for n in ("y", "s"))
+
+
+@pytest.mark.parametrize("extent", [60_002, 60_006, 40_000])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_sums_of_rows_that_threads_share(rows, extent):
+    """Each begins anywhere, within a window too."""
+    case = summed(rows, extent, 2, d.f32)
+    assert "tid / parts" in text_of(*case)
     found, wanted = run(*case), reference(*case)
     assert all(torch.equal(found[n].double(), wanted[n].double()) for n in ("y", "s"))
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -129,8 +130,13 @@ def _compiled(request: Request):
     try:
         compile_aside(request)
     except CannotStart as error:
-        record("triton workers", f"kernels are compiled in this process: {error}")
+        _tell(f"kernels are compiled in this process: {error}")
     return compiled(request)
+
+
+@cache
+def _tell(message: str) -> None:
+    record("triton workers", message)
 
 
 def request_for(source: KernelSource, arch: int, unaligned: Collection[int] = ()) -> Request:
@@ -165,8 +171,8 @@ def _mended(made, arch: int):
     from triton.runtime.cache import get_cache_manager
 
     ptx, told = sass.in_two_steps(made.asm["ptx"]), made.metadata
-    cache, name = get_cache_manager(made.hash), f"{made.name}.{digest(ptx)}.mended"
-    kept = cache.get_file(name)
+    files, name = get_cache_manager(made.hash), f"{made.name}.{digest(ptx)}.mended"
+    kept = files.get_file(name)
     if kept:
         made.kernel = Path(kept).read_bytes()
     else:
@@ -175,7 +181,7 @@ def _mended(made, arch: int):
         if fault := sass.fault(made.kernel):
             raise BuildError(f"ptxas loses a register: {fault}")
         with suppress(OSError):  # the cache may be for reading only
-            cache.put(made.kernel, name)
+            files.put(made.kernel, name)
     made.asm["cubin"] = made.kernel
     return made
 

@@ -48,30 +48,39 @@ class _Died(Exception):
 
 
 class _Worker:
-    """One process. Raises CannotStart."""
+    """One process. Raises CannotStart, also when it is asked first."""
 
     def __init__(self) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
         given = json.dumps([sys.path, str(_SCRIPT), triton_worker.own_key()])
         command = [sys.executable, "-c", _START, given]
         try:
+            self._said = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
                 text=True, start_new_session=True,  # an interrupt is for this process
             )  # fmt: skip
         except OSError as error:
             raise CannotStart(f"{sys.executable}: {error.strerror}") from error
-        try:
-            self._answer()
-        except _Died as died:
-            raise CannotStart(died.said) from died
+        self._is_ready = False
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def ask(self, request: Request) -> str | None:
         """What went wrong, if anything did. Raises _Died."""
+        if not self._is_ready:
+            self._await()
         with suppress(BrokenPipeError):  # then there is no answer
             self._process.stdin.write(request.line() + "\n")
             self._process.stdin.flush()
         return self._answer()
+
+    def _await(self) -> None:
+        try:
+            self._answer()
+        except _Died as died:
+            raise CannotStart(died.said) from died
+        self._is_ready = True
 
     def _answer(self) -> str | None:
         line = self._process.stdout.readline()
@@ -114,8 +123,12 @@ class Workers:
             raise BuildError(f"{request.name} does not compile for sm_{request.arch}: {failure}")
 
     def _ask(self, request: Request) -> str | None:
-        """By one that is there, or a new one: one that was idle may have ended meanwhile."""
+        """By one that is there, or a new one. One that was idle may have ended meanwhile, and one
+        that ends by itself as it is asked has not died of that."""
         while worker := self._taken():
+            if worker.has_ended():
+                worker.stop()
+                continue
             try:
                 return self._asked(worker, request)
             except _Died as died:
@@ -139,7 +152,7 @@ class Workers:
         return answer
 
     def begin(self, count: int) -> None:
-        """Starts some that wait for work. Raises CannotStart."""
+        """Starts some that wait for work, and does not wait for them. Raises CannotStart."""
         for _ in range(count):
             worker = self._start()
             with self._lock:

@@ -57,11 +57,14 @@ def phases(k: Kernel) -> Phases | None:
 
 def phases_of_vectors(k: Kernel) -> Phases | None:
     """That of the lane of a kernel with reductions, where it is all turns, and vectors
-    (Kernel.lanes elements, from the start or up to the end) are whole ones."""
+    (Kernel.lanes elements, from the start or up to the end) are whole ones. Threads that share a
+    lane begin anywhere."""
     pattern = _of_lane(k) if k.frame.columns else None
     if pattern is None or pattern.low or k.lanes % pattern.count:
         return None
     lane, loads = k.schedule.nest[-1], ((v, k.body[v].guard) for v in k.accesses.loads)
+    if lane == k.split_axis or dict(k.schedule.outer).get(lane, 1) > 1:
+        return None
     varying = (guard for v, guard in loads if guard is not None and lane in k.stages.axes[v])
     whole = pattern.high * pattern.count == k.comp.extent(lane)
     return pattern if whole and pattern.known[0].keys() >= set(varying) else None

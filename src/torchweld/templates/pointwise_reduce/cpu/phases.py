@@ -147,6 +147,13 @@ def _longest_run(tables: dict[Value, torch.Tensor], turns: int) -> tuple[int, in
 
 def told(k: Kernel) -> frozenset[Value]:
     """Values that are known wherever the lane's loop is most of the time."""
-    pattern = phases(k)
-    pieces = [s.known for s in segments(k)] + list(pattern.known if pattern else ())
-    return frozenset(v for known in pieces for v in known)
+    return frozenset(v for known in _pieces(k, phases(k)) for v in known)
+
+
+def is_told(k: Kernel, value: Value, text: str) -> bool:
+    """Whether `text` is what is known of a value in a segment or a phase of the lane."""
+    return any(known.get(value) == text for known in _pieces(k, _of_lane(k)))
+
+
+def _pieces(k: Kernel, pattern: Phases | None) -> list[dict[Value, str]]:
+    return [s.known for s in segments(k)] + list(pattern.known if pattern else ())

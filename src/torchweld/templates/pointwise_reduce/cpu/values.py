@@ -23,7 +23,7 @@ from torchweld.ir.nodes import (
     operands,
 )
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
-from torchweld.templates.pointwise_reduce.cpu.phases import phases
+from torchweld.templates.pointwise_reduce.cpu.phases import is_told, phases
 from torchweld.templates.pointwise_reduce.cpu.schedule import jumps
 
 Texts = dict[Value, str]
@@ -306,7 +306,8 @@ def _gathers(k: Kernel, access: Access, texts: Texts) -> bool:
         return False
     lane = k.schedule.nest[-1]
     extent = k.comp.extent(lane)
-    computed = any(lane in k.stages.axes[v] and texts[v] == f"v{v}" for v, _ in access.refs)
+    along = (v for v, _ in access.refs if lane in k.stages.axes[v])
+    computed = not all(is_told(k, v, texts[v]) for v in along)
     return computed and not (isinstance(extent, int) and extent < k.lanes)
 
 

@@ -150,6 +150,29 @@ def test_a_worker_that_cannot_import_says_so(monkeypatch):
         Workers(1).compile(request_for(source(), 90))
 
 
+@pytest.mark.parametrize(("program", "said"), [
+    ("print('usage: server [options]', flush=True); input()", "is no Python"),
+    ("input()", "says nothing"),
+])  # fmt: skip
+def test_another_program_is_asked_once(program, said, monkeypatch):
+    """As `sys.executable` of a server that has Python in it may be."""
+    monkeypatch.setattr(triton_workers, "_START", program)
+    monkeypatch.setattr(triton_workers, "START_S", 2.0)
+    begun = []
+    workers = Workers(1, lambda: begun.append(1) or _Worker())
+    for _ in range(3):
+        with pytest.raises(CannotStart, match=said):
+            workers.compile(request_for(source(), 90))
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", "")])
+def test_an_application_is_not_started_again(name, value, monkeypatch):
+    monkeypatch.setattr(sys, name, value, raising=False)
+    with pytest.raises(CannotStart, match="no Python"):
+        Workers(1).compile(request_for(source(), 90))
+
+
 def test_an_interrupt_stops_the_worker(workers, monkeypatch):
     workers.compile(request_for(source(), 90))
     (worker,) = workers._idle

@@ -112,6 +112,15 @@ def test_integers_are_bitwise(dtype):
     assert "1 of 6" in judged(fused, eager, eager)
 
 
+def test_integers_that_follow_from_rounded_numbers_are_told_beside_float64s():
+    true = torch.arange(6)
+    eager, fused = true.clone(), true.clone()
+    eager[:3], fused[2:4] = 9, 8
+    reason = judged(fused, eager, true)
+    assert reason.endswith("(from float64's 2 do, and 3 of eager's)")
+    assert "4 of 6" in reason
+
+
 def test_data_movement_is_bitwise():
     eager = torch.tensor([1.0, math.nan])
     assert judged(eager.clone(), eager, eager, bitwise=True) == ""

@@ -106,7 +106,7 @@ def measure(
             return TensorError(*about, reason=f"{what} {found} instead of {expected}")
     fused, eager, oracle = (as_real_numbers(t.detach()) for t in (fused, eager, oracle))
     if bitwise or not eager.is_floating_point():
-        return TensorError(*about, reason=_bit_difference(fused, eager))
+        return TensorError(*about, reason=_bit_difference(fused, eager, oracle))
     misplaced = _misplaced(fused, eager, oracle)
     if misplaced:
         return TensorError(*about, reason=misplaced)
@@ -154,12 +154,24 @@ def judge(found: TensorError, budget: Budget = CONTRACT) -> TensorError:
     return replace(found, reason="; ".join(reasons))
 
 
-def _bit_difference(fused: Tensor, eager: Tensor) -> str:
-    same = fused == eager
-    if eager.is_floating_point():
-        same |= fused.isnan() & eager.isnan()
-    count = int((~same).sum())
-    return f"{count} of {same.numel()} elements differ, and must not" if count else ""
+def _bit_difference(fused: Tensor, eager: Tensor, oracle: Tensor) -> str:
+    """Of integers also how many are not what float64 gives: where as many of eager's are, they
+    follow from numbers that both have rounded."""
+    count = _differing(fused, eager)
+    if not count:
+        return ""
+    reason = f"{count} of {eager.numel()} elements differ, and must not"
+    if eager.is_floating_point() or oracle.dtype != eager.dtype:
+        return reason
+    ours, theirs = (_differing(t, oracle) for t in (fused, eager))
+    return f"{reason} (from float64's {ours} do, and {theirs} of eager's)"
+
+
+def _differing(one: Tensor, other: Tensor) -> int:
+    same = one == other
+    if other.is_floating_point():
+        same |= one.isnan() & other.isnan()
+    return int((~same).sum())
 
 
 def _misplaced(fused: Tensor, eager: Tensor, oracle: Tensor) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from torchweld.runtime import triton_worker
 from torchweld.runtime.triton_worker import Request
 
 MOST = 16  # of about 150 MB each
+START_S = 60.0  # in which one is ready
 _SCRIPT = Path(triton_worker.__file__)
 # Not run as a script: the folder of one comes before all others on its path.
 _START = """
@@ -51,6 +53,8 @@ class _Worker:
     """One process. Raises CannotStart, also when it is asked first."""
 
     def __init__(self) -> None:
+        if not sys.executable or getattr(sys, "frozen", False):
+            raise CannotStart("this process is no Python that others can be")
         given = json.dumps([sys.path, str(_SCRIPT), triton_worker.own_key()])
         command = [sys.executable, "-c", _START, given]
         try:
@@ -76,10 +80,17 @@ class _Worker:
         return self._answer()
 
     def _await(self) -> None:
+        """What `sys.executable` names may be another program, which says other things or waits."""
+        if not select.select([self._process.stdout], [], [], START_S)[0]:
+            raise CannotStart(f"{sys.executable} says nothing")
         try:
-            self._answer()
+            said = self._answer()
         except _Died as died:
             raise CannotStart(died.said) from died
+        except ValueError as error:
+            raise CannotStart(f"{sys.executable} is no Python: {error}") from error
+        if said is not None:
+            raise CannotStart(f"{sys.executable} is no Python: it says {said!r}")
         self._is_ready = True
 
     def _answer(self) -> str | None:
@@ -109,13 +120,19 @@ class Workers:
         self._free, self._start = BoundedSemaphore(most), start
         self._idle: list[_Worker] = []
         self._lock = Lock()
+        self._refusal: CannotStart | None = None  # there will be none later, either
 
     def compile(self, request: Request) -> None:
         """Has it compiled into Triton's cache. Raises BuildError, also where the compiler's process
         died of it, and CannotStart."""
         with self._free:
+            if self._refusal is not None:
+                raise self._refusal
             try:
                 failure = self._ask(request)
+            except CannotStart as refusal:
+                self._refusal = refusal
+                raise
             except _Died as died:
                 died_of = f"signal {-died.status}" if died.status < 0 else f"status {died.status}"
                 failure = f"Triton's compiler died ({died_of}): {died.said}"

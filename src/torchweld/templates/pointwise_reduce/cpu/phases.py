@@ -7,7 +7,8 @@ neighbours, `repeat_interleave`.
 As in segments.py, the position alone decides conditions and integers; here they go on in equal
 steps from every second (third, ...) position to the next. So what was gathered one by one is read
 in vectors, and what is stored is interleaved. The few positions at the ends that are in other steps
-(the padding of a window) have loops of their own.
+(the padding of a window) have loops of their own. A lane that is reduced has turns within each
+vector, if it is all turns.
 """
 
 from __future__ import annotations

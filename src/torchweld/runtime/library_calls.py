@@ -18,6 +18,7 @@ from torchweld.ir.index_check import CHECK_INDEX, check_index
 from torchweld.ir.nodes import Extern
 from torchweld.ir.row_sums import ROW_SUMS
 from torchweld.runtime import torch_private
+from torchweld.runtime.externs import operator
 from torchweld.runtime.odd_rows import mm_odd_rows
 from torchweld.runtime.record import note
 from torchweld.templates.conv.comp import UNEVEN
@@ -166,3 +167,37 @@ LIBRARY: dict[str, Callable[[Extern, object], Callable]] = {
     "aten.as_strided_copy.default": _as_strided,
     "aten.as_strided_scatter.default": _as_strided_scatter,
 }
+
+
+def called(node: Extern, record) -> Callable:
+    """The function of an Extern node."""
+    factory = LIBRARY.get(node.target)
+    if factory is not None:
+        return factory(node, record)
+    plain = operator(node.target)
+    return _without_garbage(plain) if _may_make_garbage(node) else plain
+
+
+def _may_make_garbage(node: Extern) -> bool:
+    """Whether it is a call for the gradients of a dilated convolution of images in groups."""
+    if node.target != "aten.convolution_backward.default":
+        return False
+    dilation, groups = node.args[6], node.args[9]
+    return groups != 1 and len(dilation) == 2 and 1 not in dilation
+
+
+def _without_garbage(plain: Callable) -> Callable:
+    """oneDNN (torch 2.13, a processor with AVX-512) leaves memory that nobody wrote in a weight's
+    gradient in bfloat16, where the image has channels last and the result its size. So it does to
+    eager, for such an image."""
+
+    def call(grad, image, weight, *details):
+        *how, (of_image, of_weight, of_bias) = details
+        wrong = image.dtype == torch.bfloat16 and image.device.type == "cpu"
+        if not (wrong and of_weight) or image.is_contiguous():
+            return plain(grad, image, weight, *details)
+        first, _, bias = plain(grad, image, weight, *how, [of_image, False, of_bias])
+        _, second, _ = plain(grad, image.contiguous(), weight, *how, [False, True, False])
+        return first, second, bias
+
+    return call

@@ -23,10 +23,9 @@ from torchweld.ir.nodes import Extern, Graph
 from torchweld.runtime import dispatch, triton_workers
 from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts, open_cache
-from torchweld.runtime.externs import operator
 from torchweld.runtime.graphs import GraphedProgram, with_graph
 from torchweld.runtime.huge_pages import keep_freed_memory
-from torchweld.runtime.library_calls import LIBRARY
+from torchweld.runtime.library_calls import called
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.native import native_for, native_library
 from torchweld.runtime.order import by_memory
@@ -112,7 +111,7 @@ def load_ordered(
         bundles=bundles,
         placement=place(graph, bundles, constants, workspaces, frees_inputs, keeps_temporaries),
         functions=functions,
-        calls={n.name: _call(n, record) for n in calls},
+        calls={n.name: called(n, record) for n in calls},
         helpers=binaries.helpers() if walked else None,
         static_buffers=_static_names(graph, static_inputs) - frozenset(constants),
         keeps_arena=kind == "inference",  # what follows in training wants the memory
@@ -251,8 +250,3 @@ def _load_one(source: KernelSource, artifacts: Artifacts):
 def _report(comp: str, error: Exception, record) -> None:
     warn_once(f"build {error}", f"kernel {comp} runs as separate operations, unfused: {error}")
     note(record, "fallback", comp, str(error))
-
-
-def _call(node: Extern, record) -> Callable:
-    factory = LIBRARY.get(node.target)
-    return operator(node.target) if factory is None else factory(node, record)

@@ -85,6 +85,21 @@ def dropout_of_relu() -> Case:
     return b.case("dropout_of_relu")
 
 
+def test_a_rounded_product_is_added_by_another_operation():
+    """Of 16 bits LLVM would make one of the two (gpu/roundings.py)."""
+    b = Body("bf16", m=4096, n=3072, k=768)
+    made = b.rounded(b.dot(b.read("x", "mk"), b.read("w", "nk")))
+    scaled = b.rounded(b.op("mul", made, b.read("scale", "n")))
+    shifted = b.rounded(b.op("add", scaled, b.read("bias", "n")))
+    b.write("y", "mn", shifted)
+    b.write("positive", "mn", b.op("gt", shifted, 0.0), dtypes.b1)
+    case = b.case("scaled_and_shifted")
+    (tiles,) = tiles_of(case)
+    ptx = compile_source(source_of(case, tiles), 90).asm["ptx"]
+    assert "mul.rn.f32" in ptx
+    assert not re.search(r"fma\S*\.bf16", ptx)
+
+
 @pytest.mark.parametrize("case", [*SHIPPED, dropout_of_relu()], ids=title)
 def test_the_default_does_not_spill(case: Case):
     (tiles,) = tiles_of(case)

@@ -187,6 +187,16 @@ def test_an_interrupt_stops_the_worker(workers, monkeypatch):
     assert not workers._idle
 
 
+@pytest.mark.parametrize(("processors", "ranks", "most"), [
+    (64, None, 16), (8, None, 8), (64, "8", 8), (2, "8", 1), (64, "0", 16), (64, "many", 16),
+])  # fmt: skip
+def test_processes_of_one_job_share_the_processors(processors, ranks, most, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    if ranks is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert triton_workers.most_workers() == most
+
+
 def test_a_forked_process_has_its_own():
     code = """
 import os, sys

@@ -22,7 +22,7 @@ from torchweld.core.errors import BuildError
 from torchweld.runtime import triton_worker
 from torchweld.runtime.triton_worker import Request
 
-MOST = 16  # of about 150 MB each
+_MOST = 16  # of about 150 MB each
 START_S = 60.0  # in which one is ready
 _SCRIPT = Path(triton_worker.__file__)
 # Not run as a script: the folder of one comes before all others on its path.
@@ -180,18 +180,25 @@ class Workers:
             worker.stop()
 
 
+def most_workers() -> int:
+    """A share of the machine's processors: torchrun says how many processes like this one it has."""
+    beside = os.environ.get("LOCAL_WORLD_SIZE", "")
+    shared = int(beside) if beside.isdigit() and beside != "0" else 1
+    return max(1, min(_MOST, (os.cpu_count() or 1) // shared))
+
+
 class _OfProcess:
     """Those of this process, not of one that it was forked from."""
 
     def __init__(self) -> None:
-        self.workers = Workers(MOST)
+        self.workers = Workers(most_workers())
         os.register_at_fork(after_in_child=self._begin_anew)
         atexit.register(lambda: self.workers.stop())
 
     def _begin_anew(self) -> None:
         """What the other process talks to is not stopped: it is kept, and never asked."""
         self._others = self.workers
-        self.workers = Workers(MOST)
+        self.workers = Workers(most_workers())
 
 
 _HERE = _OfProcess()

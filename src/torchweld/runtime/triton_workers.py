@@ -181,7 +181,7 @@ class Workers:
 
 
 def most_workers() -> int:
-    """A share of the machine's processors: torchrun says how many processes like this one it has."""
+    """A share of the processors: torchrun says how many processes like this one there are."""
     beside = os.environ.get("LOCAL_WORLD_SIZE", "")
     shared = int(beside) if beside.isdigit() and beside != "0" else 1
     return max(1, min(_MOST, (os.cpu_count() or 1) // shared))

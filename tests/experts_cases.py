@@ -91,3 +91,20 @@ class Cells(nn.Module):
                 h = self.cell(x[:, t], h)
             made.append(h)
         return torch.stack(made, 1)
+
+
+class Handed(nn.Module):
+    """An LSTM begins where another has ended; a layer reads both directions of a last state."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.first, self.then = (nn.LSTM(inputs, width, batch_first=True) for _ in range(2))
+        self.both = nn.LSTM(width, 5, 2, bidirectional=True, batch_first=True)
+        self.out = nn.Linear(10, 3)
+
+    def forward(self, x):
+        _, state = self.first(x)
+        y, (h, _) = self.then(x, state)
+        last = self.both(y)[1][0]
+        ends = self.out(torch.cat([last[-2], last[-1]], 1))
+        return torch.cat([ends, h.transpose(0, 1).reshape(len(x), -1)], 1)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import torchweld
+from experts_cases import Handed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -40,24 +41,9 @@ def test_recurrent_layers(kind):
     assert len(torchweld.records(fused)) == 4
 
 
-class Handed(nn.Module):
-    """An LSTM begins where another has ended; a layer reads both directions of a last state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.then = (nn.LSTM(24, 40, batch_first=True) for _ in range(2))
-        self.both, self.out = nn.LSTM(40, 16, 2, bidirectional=True), nn.Linear(32, 3)
-
-    def forward(self, x):
-        _, state = self.first(x)
-        y, (h, _) = self.then(x, state)
-        last = self.both(y)[1][0]
-        return self.out(torch.cat([last[-2], last[-1]], 1)) * h.transpose(0, 1).sum((1, 2))[0]
-
-
 def test_states_are_handed_on_in_one_graph():
     torch.manual_seed(0)
-    model, x = Handed().cuda(), torch.randn(4, 9, 24, device="cuda")
+    model, x = Handed(24, 40).cuda(), torch.randn(4, 9, 24, device="cuda")
     fused = torchweld.fuse(model)
     for want, got in zip(results(model, model, x), results(fused, model, x)):
         assert (got - want).norm() <= 1e-3 * want.norm()

@@ -165,6 +165,8 @@ def _stored(job: _Job, compilers: Compilers) -> Stored:
     found = stages("find plan", plans.get, key)
     if found is not None:
         return found, lowered.constants, True
+    if job.target.kind == "cuda":
+        compilers.expect_triton()
     made = _make_plan(job, lowered, compilers.start)
     stages("keep plan", plans.put, key, made)
     return made, lowered.constants, False

@@ -81,6 +81,7 @@ def test_a_worker_serves_many_and_several_serve_at_a_time(workers):
 
 def test_those_that_are_begun_ahead_are_used(workers):
     workers.begin(1)
+    workers.begin(1)
     (first,) = workers._idle
     workers.compile(request_for(source(), 90))
     assert workers._idle == [first]

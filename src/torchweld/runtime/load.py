@@ -34,7 +34,7 @@ from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
 from torchweld.templates.library.calls import workspace_bytes
 
-_FIRST_WORKERS = 2  # ready before a small graph is captured; further ones as kernels wait
+_FIRST_WORKERS = 2  # get ready while a graph is planned; further ones as kernels wait
 
 
 def load(
@@ -172,6 +172,11 @@ class Compilers:
     def __exit__(self, *error) -> None:
         self._workers.shutdown(cancel_futures=True)
 
+    def expect_triton(self) -> None:
+        """Sources in Triton's language will come, which its cache may lack."""
+        with suppress(triton_workers.CannotStart):  # told where they are needed
+            triton_workers.begin(_FIRST_WORKERS)
+
     def start(self, bundle: KernelBundle) -> None:
         """Begins with those of its sources that are new."""
         for source in bundle.sources:
@@ -214,9 +219,6 @@ def _begun(artifacts: Artifacts) -> None:
 
 
 def _compile_ahead(artifacts: Artifacts) -> None:
-    if torch.cuda.is_initialized():
-        with suppress(triton_workers.CannotStart):  # told where they are needed
-            triton_workers.begin(_FIRST_WORKERS)
     for make in (native_library, dispatch.library):
         with suppress(BuildError, EnvironmentProblem, OSError):  # told where it is needed
             make(artifacts)

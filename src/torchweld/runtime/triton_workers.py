@@ -169,8 +169,9 @@ class Workers:
         return answer
 
     def begin(self, count: int) -> None:
-        """Starts some that wait for work, and does not wait for them. Raises CannotStart."""
-        for _ in range(count):
+        """Starts as many as lack of `count` that wait for work, and does not wait for them. Raises
+        CannotStart."""
+        for _ in range(count - len(self._idle)):
             worker = self._start()
             with self._lock:
                 self._idle.append(worker)

@@ -450,7 +450,7 @@ class _Nest:
         position = f"const int64_t {name} = {start} + l;"
         here = [position, *([f"const bool {mask} = {answer};"] if mask else [])]
         declare_lane_values(self.k, self.e, self.reductions)
-        if (pattern := phases_of_vectors(self.k)) and not self.k.has_short_rows:
+        if pattern := phases_of_vectors(self.k):
             self._vector_in_phases(start, here, mask, pattern)
         else:
             widened = self._widened_masks(here) | self._widened_halves(position, mask)

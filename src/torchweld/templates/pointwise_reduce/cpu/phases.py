@@ -60,7 +60,7 @@ def phases_of_vectors(k: Kernel) -> Phases | None:
     """That of the lane of a kernel with reductions, where it is all turns, and vectors
     (Kernel.lanes elements, from the start or up to the end) are whole ones. Threads that share a
     lane begin anywhere."""
-    pattern = _of_lane(k) if k.frame.columns else None
+    pattern = _of_lane(k) if k.frame.columns and not k.has_short_rows else None
     if pattern is None or pattern.low or k.lanes % pattern.count:
         return None
     lane, loads = k.schedule.nest[-1], ((v, k.body[v].guard) for v in k.accesses.loads)
@@ -148,13 +148,14 @@ def _longest_run(tables: dict[Value, torch.Tensor], turns: int) -> tuple[int, in
 
 def told(k: Kernel) -> frozenset[Value]:
     """Values that are known wherever the lane's loop is most of the time."""
-    return frozenset(v for known in _pieces(k, phases(k)) for v in known)
+    return frozenset(v for known in _pieces(k) for v in known)
 
 
 def is_told(k: Kernel, value: Value, text: str) -> bool:
     """Whether `text` is what is known of a value in a segment or a phase of the lane."""
-    return any(known.get(value) == text for known in _pieces(k, _of_lane(k)))
+    return any(known.get(value) == text for known in _pieces(k))
 
 
-def _pieces(k: Kernel, pattern: Phases | None) -> list[dict[Value, str]]:
+def _pieces(k: Kernel) -> list[dict[Value, str]]:
+    pattern = _of_lane(k)
     return [s.known for s in segments(k)] + list(pattern.known if pattern else ())

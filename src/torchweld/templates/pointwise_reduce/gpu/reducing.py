@@ -521,8 +521,7 @@ def _row_warps(
     multiprocessor has hardly another program."""
     points = block_rows * block
     if block > 1024:
-        held = 16 if alone else _points_of_row(accesses)
-        return min(16, max(2, points // (32 * held)))
+        return warps_of(points) if alone else max(2, warps_of(points, _points_of_row(accesses)))
     traffic = sum(accesses.touched(a, hints) for a in accesses.all)
     count = size.hint(extent(accesses, accesses.frame.rows + accesses.frame.columns), hints)
     return max(1, points // 256) if traffic >= 8 * count else 1

@@ -180,5 +180,6 @@ def scatters(accesses: Accesses) -> bool:
     return any(s.combine for s in accesses.comp.stores)
 
 
-def warps_of(points: int) -> int:
-    return min(16, max(1, next_pow2(points) // 512))
+def warps_of(points: int, each: int = 16) -> int:
+    """`each`: points of a thread."""
+    return min(16, max(1, next_pow2(points) // (32 * each)))

@@ -12,9 +12,10 @@ import pytest
 
 pytest.importorskip("triton")
 
+from torchweld.codegen.source import KernelSource
 from torchweld.core.errors import BuildError
 from torchweld.runtime import triton_compile, triton_worker, triton_workers
-from torchweld.runtime.triton_compile import compile_source, request_for
+from torchweld.runtime.triton_compile import compile_source, launchable, request_for
 from torchweld.runtime.triton_worker import NotCached, compiled, request_of
 from torchweld.runtime.triton_workers import CannotStart, Workers, _Worker
 from triton_cases import add_layer_norm, softmax
@@ -96,6 +97,44 @@ def test_what_triton_refuses_is_told(workers):
         workers.compile(wrong)
     workers.compile(request_for(source(), 90))
     assert len(workers._idle) == 1  # the same
+
+
+FEW_WARPS = """
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import num_warps
+
+
+@triton.jit
+def few(x):
+    tl.static_assert({condition})
+"""
+
+
+def of_warps(condition: str, warps: int):
+    text = FEW_WARPS.format(condition=condition)
+    return KernelSource("triton", "few", text, (), num_warps=warps)
+
+
+@pytest.mark.parametrize(
+    "condition, warps, found",
+    [
+        ("num_warps() > 1", 1, 2),
+        ("num_warps() > 2", 1, 4),
+        ("num_warps() != 4", 4, 8),
+        ("num_warps() < 4", 4, 2),
+    ],
+)
+def test_where_one_number_of_warps_is_refused_another_is_taken(condition, warps, found):
+    """As in Triton 3.6, a pass of which gets kernels wrong for certain numbers of warps."""
+    made = compile_source(of_warps(condition, warps), 90)
+    assert made.metadata.num_warps == found
+    assert launchable(made, of_warps(condition, warps)).threads == 32 * found
+
+
+def test_what_no_number_of_warps_helps_is_told():
+    with pytest.raises(BuildError, match=r"few does not compile for sm_90"):
+        compile_source(of_warps("False", 1), 90)
 
 
 DYING = """

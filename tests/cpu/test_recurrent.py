@@ -206,11 +206,15 @@ def _with_axis(inp, hidden, params, has_biases, reverse=False):
     return out, tuple(state.view(1, *given.shape) for state, given in zip(states, hidden))
 
 
-@pytest.mark.parametrize("extra", [False, True])
-def test_states_have_their_shape(extra, monkeypatch):
-    if extra:
+@pytest.fixture(params=["as here", "as in torch 2.11"])
+def _states_of_lstm(request, monkeypatch):
+    if request.param == "as in torch 2.11":
         monkeypatch.setattr(torch_private, "_ONE_LAYER", _with_axis)
         monkeypatch.setattr(torch_private.decompositions, "one_layer_lstm", _with_axis)
+
+
+@pytest.mark.usefixtures("_states_of_lstm")
+def test_states_have_their_shape():
     torch.manual_seed(0)
     model, x = Handed(6, 7), torch.randn(4, 9, 6)
     fused = torchweld.fuse(model)
@@ -218,3 +222,25 @@ def test_states_have_their_shape(extra, monkeypatch):
     torch.testing.assert_close(found, model(x))
     found.sum().backward()
     assert len(torchweld.records(fused)) == 2  # one graph, and its backward
+
+
+class Projected(nn.Module):
+    """Not oneDNN's, on a CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.LSTM(6, 9, proj_size=6) for _ in range(2))
+
+    def forward(self, x):
+        x, (h, c) = self.first(x)
+        return self.second(x, (h * 2, torch.tanh(c)))
+
+
+@pytest.mark.usefixtures("_states_of_lstm")
+def test_states_have_their_shape_ahead_of_time(recwarn):
+    torch.manual_seed(0)
+    model, x = Projected().eval(), torch.randn(5, 3, 6)
+    with torch.no_grad():
+        fused = torchweld.fuse(model, x)
+        torch.testing.assert_close(fused(x), model(x))
+    assert not [w for w in recwarn if issubclass(w.category, torchweld.TorchweldWarning)]

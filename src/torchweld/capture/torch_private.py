@@ -947,10 +947,14 @@ def exported(
     model: torch.nn.Module, args: tuple, kwargs: dict | None = None, **given
 ) -> torch.export.ExportedProgram:
     """torch.export.export, which writes out and compiles the code of each graph after each change.
-    Here that is done for those that are run: a tenth of the time of a trace is saved. Raises what
-    torch.export raises."""
-    with _use_lazy_graph_module(True):
-        return torch.export.export(model, args, kwargs, **given)
+    Here that is done for those that are run: a tenth of the time of a trace is saved. States of
+    LSTMs are as torch has them (find_states_of_lstm). Raises what torch.export raises."""
+    find_states_of_lstm(False)
+    try:
+        with _use_lazy_graph_module(True):
+            return torch.export.export(model, args, kwargs, **given)
+    finally:
+        find_states_of_lstm(True)
 
 
 @contextlib.contextmanager

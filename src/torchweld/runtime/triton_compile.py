@@ -104,14 +104,15 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
     needed.
 
     Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`.
-    Raises BuildError."""
+    A kernel that Triton cannot compile may have other numbers of warps: passes of Triton's have
+    faults (in 3.6, triton-lang/triton#8257) that depend on how elements lie in threads, and the
+    text of a Triton kernel does not know of its warps. Raises BuildError."""
     try:
         import_triton()
     except ImportError as error:
         raise BuildError(f"there is no Triton: {error}") from error
     try:
-        request = request_for(source, arch, unaligned)
-        made = _compiled(request)
+        made = _compiled_somehow(source, arch, unaligned)
         return _mended(made, arch) if sass.is_suspect(made.asm["ptx"]) else made
     except BuildError:
         raise
@@ -119,6 +120,25 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
         raise BuildError(
             f"{source.name} does not compile for sm_{arch}: {last_line(error)}"
         ) from error
+
+
+def _compiled_somehow(source: KernelSource, arch: int, unaligned: Collection[int]):
+    try:
+        return _compiled(request_for(source, arch, unaligned))
+    except Exception:
+        for warps in _other_warps(source):
+            with suppress(Exception):  # the first is told
+                made = _compiled(request_for(replace(source, num_warps=warps), arch, unaligned))
+                record("triton warps", f"{source.name} compiles only with {warps} warps")
+                return made
+        raise
+
+
+def _other_warps(source: KernelSource) -> tuple[int, ...]:
+    """None in Gluon, where layouts are written for their warps."""
+    if source.language != "triton":
+        return ()
+    return (2, 4) if source.num_warps == 1 else (2 * source.num_warps, source.num_warps // 2)
 
 
 def _compiled(request: Request):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torchweld.codegen.triton.scalars import NEAR_ONE
@@ -42,6 +41,8 @@ from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 
 LOG2_E = math.log2(math.e)
+_MOST_LANES = 1024  # elements of a tile along a side
+_NEAR = 2**29  # what is added to where a tile begins
 _LARGE = 2.0**20  # a product with log2(e) is rounded by 0.06, which weights of a row all have
 
 
@@ -53,7 +54,6 @@ class Face(Kernel):
 
     image: Mapping[Value, Value] = {}
     begins: dict[str, tuple[str, str]]
-    _far = False
 
     @property
     def is_far(self) -> bool:
@@ -85,7 +85,7 @@ class Face(Kernel):
     def address(self, access, along: str, tile: bool = True) -> str:
         if not self.is_far:
             return super().address(access, along, tile)
-        with self._in_64_bits():
+        with self._products_within(0):
             scalars, lanes = self._parts(access.offset)
             lanes += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
         axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))
@@ -105,25 +105,11 @@ class Face(Kernel):
             elif factor != 0:
                 start, lane = self.begins[name]
                 scalars += [f"{start} * {self.size(factor)}"] if start else []
-                lanes.append(f"{lane} * {self.size(factor)}" if factor != 1 else lane)
+                with self._products_within(_NEAR):
+                    lanes.append(self._product(lane, factor, _MOST_LANES))
         own = {*self.schedule.rows, *self.schedule.columns}
         scalars += [self._term(a, c) for a, c in index.terms if a not in own]
         return scalars, lanes
-
-    @contextmanager
-    def _in_64_bits(self):
-        before, self._far = self._far, self.is_far
-        yield
-        self._far = before
-
-    def _product(self, name: str, factor: Size) -> str:
-        return super()._product(f"{name}.to(tl.int64)" if self._far else name, factor)
-
-    def _index(self, instr: Index) -> str:
-        if all(c in (1, -1) for _, c in instr.map.terms):
-            return super()._index(instr)
-        with self._in_64_bits():
-            return super()._index(instr)
 
     def _expression(self, value: Value) -> str:
         return self._edge(value) or self._distance(value) or super()._expression(value)

@@ -53,6 +53,7 @@ _ONE = "1"  # along nothing, but a tile: [1, 1]
 _MOST_AHEAD = 24  # loads
 _DEEP = 40  # values that one is made of: more are printed in order, not by calls within calls
 _MOST_EXPONENT = 120  # of a power of two whose inverse is a normal float32, too
+_LEAST_FAR = 2**31
 _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
 
 
@@ -81,6 +82,7 @@ class Kernel:
     frame has rows alone. `letter`: what names of variables begin with."""
 
     letter = "v"
+    _near = _LEAST_FAR  # products of an index with a step that may be larger are of 64 bits
 
     def __init__(
         self,
@@ -477,13 +479,28 @@ class Kernel:
         """Text of an affine map; a dimension that the map is linear in takes one product."""
         if self._starts_aligned(index):
             return "row_aligned + at"
-        terms = []
-        for axes, name in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
-            terms += self._terms(index, axes, self._names[name])
-        terms += [self._term(a, c) for a, c in index.terms if a not in self._own]
+        with self._products_within(self._nearest(index)):
+            terms = []
+            for axes, name in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
+                terms += self._terms(index, axes, self._names[name])
+            terms += [self._term(a, c) for a, c in index.terms if a not in self._own]
         if index.const != 0 or not terms:
             terms.append(self.size(index.const))
         return " + ".join(terms)
+
+    def _nearest(self, index: Affine) -> int:
+        """Products below it have a sum of 32 bits."""
+        if self.index_type == "tl.int32" or fits_32_bits(index, self.comp.extents):
+            return _LEAST_FAR
+        share = _LEAST_FAR // (1 + len(index.terms))
+        near = isinstance(index.const, int) and abs(index.const) < share
+        return min(self._near, share if near else 0)
+
+    @contextmanager
+    def _products_within(self, near: int):
+        before, self._near = self._near, near
+        yield
+        self._near = before
 
     def _starts_aligned(self, index: Affine) -> bool:
         return (
@@ -499,13 +516,17 @@ class Kernel:
     def _terms(self, index: Affine, axes: tuple[str, ...], name: str) -> list[str]:
         factor = linear(self.accesses, index, axes)
         if factor is not None:
-            return [] if factor == 0 else [self._product(name, factor)]
+            return [] if factor == 0 else [self._product(name, factor, extent(self.accesses, axes))]
         return [self._term(a, index.coefficient(a)) for a in axes if index.coefficient(a) != 0]
 
     def _term(self, axis: str, coefficient: Size) -> str:
-        return self._product(self.axis_variable(axis), coefficient)
+        return self._product(self.axis_variable(axis), coefficient, self.comp.extent(axis))
 
-    def _product(self, name: str, factor: Size) -> str:
+    def _product(self, name: str, factor: Size, points: Size) -> str:
+        """Of an index of so many points."""
+        reach = abs(factor) * points if isinstance(factor, int) else factor
+        if self._near < _LEAST_FAR and not (isinstance(reach, int) and reach < self._near):
+            name = f"{name}.to(tl.int64)"
         return name if factor == 1 else f"{name} * {self.size(factor)}"
 
     def address(self, access: Access, along: str, tile: bool = True) -> str:
@@ -579,21 +600,23 @@ def is_wide(
     if not all(isinstance(e, int) for e in extents.values()):
         return True
     maps = [a.offset for a in accesses.all] + [i.map for i in comp.body if isinstance(i, Index)]
-    spans = [
-        m.const + sum(c * extents.get(n, 1) for n, c in m.terms if not _negative(c)) for m in maps
-    ]
-    spans += [_span(buffers[a.buffer]) for a in accesses.all if a.refs]
+    spans = [_span(buffers[a.buffer]) for a in accesses.all if a.refs]
     spans += [_points([extents[a] for a in axes]) for axes in dimensions or [tuple(extents)]]
-    return not all(isinstance(s, int) and s < 2**31 for s in spans)
+    small = all(isinstance(s, int) and s < 2**31 for s in spans)
+    return not (small and all(fits_32_bits(m, extents) for m in maps))
+
+
+def fits_32_bits(index: Affine, extents: Mapping[str, Size]) -> bool:
+    """Whether it does wherever its axes are, and each of its products."""
+    reach = [abs(c) * extents.get(n, 1) if isinstance(c, int) else c for n, c in index.terms]
+    if not all(isinstance(size, int) for size in (*reach, index.const)):
+        return False
+    return sum(reach) + abs(index.const) < 2**31
 
 
 def _points(extents: Iterable[int]) -> int:
     """Twice as many as there are: tiles reach beyond the last one by less than as much again."""
     return product([2, *(max(1, e) for e in extents)])
-
-
-def _negative(coefficient: Size) -> bool:
-    return isinstance(coefficient, int) and coefficient < 0
 
 
 def _span(buffer: Buffer) -> Size:

@@ -44,10 +44,12 @@ _ROUNDED = 1e-5  # relatively, more than a few roundings of float32
 def stored_bounds(comp: Comp, buffer: str, of_buffer: OfBuffer) -> Bounds | None:
     """Of what `comp` stores to `buffer`; None where that is not all that the buffer holds.
     `of_buffer`: what is known of buffers that `comp` loads."""
-    store = next(s for s in comp.stores if s.buffer == buffer)
-    if store.combine or store.init is not None or store.guard is not None:
+    stores = [s for s in comp.stores if s.buffer == buffer]
+    if any(s.combine or s.init is not None or s.guard is not None for s in stores):
         return None
-    return bounds(comp, of_buffer)[store.value]
+    known = bounds(comp, of_buffer)
+    lows, highs = zip(*(known[s.value] for s in stores))
+    return min(lows), max(highs)
 
 
 def bounds(comp: Comp, of_buffer: OfBuffer) -> list[Bounds]:

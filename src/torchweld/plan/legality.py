@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from torchweld.ir.affine import Affine
 from torchweld.ir.frame import frame_of
 from torchweld.ir.in_place import is_in_place
-from torchweld.ir.nodes import Buffer, Comp, IndexMap, Load, Reduce, Ref, Scan
+from torchweld.ir.nodes import Buffer, Comp, IndexMap, Load, Reduce, Ref, Scan, Store
 from torchweld.ir.size import product
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.refusals import Reason, Refusal
@@ -108,10 +109,24 @@ def _is_indirect(index: IndexMap) -> bool:
 
 
 def _hazard(comp: Comp) -> str | None:
-    """A buffer that is read and written, but for in place, or written twice."""
-    stored = [s.buffer for s in comp.stores]
+    """A buffer that is read and written, but for in place, or has places that are written twice."""
     for store in comp.stores:
         read = store.buffer in comp.reads
-        if stored.count(store.buffer) > 1 or (read and not is_in_place(comp, store)):
+        others = (s for s in comp.stores if s.buffer == store.buffer and s is not store)
+        if any(not _are_apart(store, s) for s in others) or (
+            read and not is_in_place(comp, store)
+        ):
             return store.buffer
     return None
+
+
+def _are_apart(one: Store, other: Store) -> bool:
+    """Whether they are parts of a buffer: along some dimension they have different places."""
+    if one.combine or other.combine:
+        return False
+    places = zip(one.index, other.index)
+    return any(a != b and _is_number(a) and _is_number(b) for a, b in places)
+
+
+def _is_number(place: Affine | Ref) -> bool:
+    return isinstance(place, Affine) and not place.axes and isinstance(place.const, int)

@@ -7,6 +7,8 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Op
+from torchweld.ir.scalar import BITS
 from torchweld.ir.size import Poly
 
 # Of truth values, extremes are these.
@@ -37,6 +39,15 @@ class Expr:
 
     def to(self, dtype: DType, must_round: bool = False) -> Expr:
         return Expr(self.builder, self.builder.cast(self.value, dtype, must_round))
+
+    def bits(self) -> Expr:
+        """Of a float: an integer of its size."""
+        name = f"{self.dtype}_bits"
+        return Expr(self.builder, self.builder.emit(Op(name, (self.value,), BITS[name][1])))
+
+    def of_bits(self, dtype: DType) -> Expr:
+        """The float of `dtype` that has these bits."""
+        return Expr(self.builder, self.builder.emit(Op(f"{dtype}_of", (self.value,), dtype)))
 
     def widen(self) -> Expr:
         return Expr(self.builder, self.builder.widen(self.value))

@@ -14,7 +14,6 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
 from torchweld.ir import affine, views
-from torchweld.ir.nodes import Op
 from torchweld.ir.scalar import BITS
 from torchweld.ir.simplify import holds
 from torchweld.ir.size import Poly
@@ -358,12 +357,8 @@ def as_bits(call: Call, x, dtype):
         raise NotLowered("a view as another type")
     nest = call.nest(call.out.shape, x)
     value = nest.read(x, exact=True)
-    if source.is_float:
-        value = Expr(nest.builder, nest.builder.emit(Op(f"{source}_bits", (value.value,), whole)))
-    value = value.to(number)
-    if target.is_float:
-        value = Expr(nest.builder, nest.builder.emit(Op(f"{target}_of", (value.value,), target)))
-    return call.finish(nest, value)
+    value = (value.bits() if source.is_float else value).to(number)
+    return call.finish(nest, value.of_bits(target) if target.is_float else value)
 
 
 @lowers("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")

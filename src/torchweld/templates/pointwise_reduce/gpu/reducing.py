@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -59,6 +60,8 @@ _MOST_RUNNING, _FEW_SUMS = 64, 8
 # Rows of float32 gain nothing.
 _ROUNDS = {"welford": 3, "logsumexp": 2}
 _HELD_VALUES, _MANY_ALIVE = 256, 8
+# Programs for each multiprocessor where so many reductions and more wait for each other.
+_OF_CHAINS, _LONG_CHAIN = 16, 4
 THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
 # Stages of a loop, as shared memory allows, with programs on each multiprocessor that keep memory
 # busy.
@@ -110,8 +113,11 @@ def most_points(accesses: Accesses, hints: Mapping[str, int]) -> int:
 
 
 def _most_of_sums(accesses: Accesses) -> int:
-    """Points of a thread of a loop whose many running results lie in registers."""
-    running = sum(isinstance(i, Reduce) for i in accesses.comp.body)
+    """Points of a thread of a loop whose many running results lie in registers: of reductions that
+    wait for no other of them."""
+    body = accesses.comp.body
+    together = Counter(n for n, i in zip(stages(body), body) if isinstance(i, Reduce))
+    running = max(together.values(), default=0)
     return max(1, _MOST_RUNNING // running) if running > _FEW_SUMS else MAX_POINTS_PER_THREAD
 
 
@@ -152,7 +158,7 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
         if live_bytes(length, live) >= REGISTER_BYTES:
             return _read_again(accesses, count, length, live, sm_count)
         block = next_pow2(length)
-        block_rows = _rows_per_program(block, count, sm_count)
+        block_rows = _rows_per_program(block, count, _least_programs(accesses) * sm_count)
         alone = count <= 2 * sm_count
         warps = _row_warps(accesses, block_rows, block, hints, alone)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
@@ -505,12 +511,18 @@ def _equal_shares(blocks: int, most: int, least: int) -> int:
     return next((p for p in range(most, least, -1) if blocks % p == 0), most)
 
 
-def _rows_per_program(block: int, count: int, sm_count: int) -> int:
-    """Short rows share a program, as long as there are programs for all multiprocessors."""
+def _rows_per_program(block: int, count: int, programs: int) -> int:
+    """Short rows share a program, as long as there are so many programs."""
     rows = max(1, 1024 // block)
-    while rows > 1 and count < rows * sm_count * 2:
+    while rows > 1 and count < rows * programs:
         rows //= 2
     return rows
+
+
+def _least_programs(accesses: Accesses) -> int:
+    """For each multiprocessor: where a warp waits for one reduction after the other, others are to
+    be at work."""
+    return _OF_CHAINS if max(stages(accesses.comp.body)) > _LONG_CHAIN else 2
 
 
 def _row_warps(

@@ -10,7 +10,7 @@ from torchweld.codegen.triton.scalars import FAST, NEAR_ONE
 from torchweld.ir.monoid import TABLE as MONOIDS
 from torchweld.ir.nodes import Cast, Const, Instr, Op, Pick, Reduce, Scan, Value, needed, operands
 from torchweld.ir.passes import maximum_of
-from torchweld.ir.scalar import COMPARISONS, TABLE
+from torchweld.ir.scalar import BITS, COMPARISONS, TABLE
 
 _COARSE = (*FAST, *NEAR_ONE, "pow")  # where all results have 16 bits
 
@@ -123,10 +123,13 @@ def _computed_from(body: tuple[Instr, ...], values: Collection[Value]) -> set[Va
 
 def compared_values(body: tuple[Instr, ...]) -> set[Value]:
     """What has to have the same bits wherever it is computed: two results that are compared (no
-    constants, nor something with itself, which asks whether it is NaN), and what is marked."""
+    constants, nor something with itself, which asks whether it is NaN), what is marked, and what is
+    ordered by its bits."""
     found = set()
     for instr in body:
-        if isinstance(instr, Op) and instr.name in COMPARISONS:
+        if isinstance(instr, Op) and instr.name in BITS:
+            found |= {v for v in instr.args if body[v].dtype.is_float}
+        elif isinstance(instr, Op) and instr.name in COMPARISONS:
             results = {v for v in instr.args if body[v].dtype.is_float}
             varying = sum(not isinstance(body[v], Const) for v in results) > 1
             found |= results if varying else set()

@@ -1,0 +1,194 @@
+"""Elements of rows in order.
+
+The first few: a reduction for each, over what comes behind the one before. No row is sorted, and
+what makes the rows may be in the same kernel.
+
+    topk(x, 2)  ->  both = (integers in the order of x) << 32 | (2^32 - 1 - place)
+                    a = max both;  b = max (both where both < a, else the least)
+
+All of a short row: each element goes where as many are as come before it.
+
+    sort(x)     ->  both = (integers in the order of x) << 32 | place
+                    rank[i] = sum over j of (both[j] < both[i]);  y[rank[i]] = x[i]
+
+An integer holds an element and its place: half of its bits are each's. Elements that are equal come
+by their places, and all NaN are equal and largest. As in ATen's kernels for CUDA
+(SortingRadixSelect.cuh) -0 is before 0 among the first few; in a sort, which is stable, they are
+equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from torchweld.capture.lowering.call import Call, kept, normal
+from torchweld.capture.lowering.expr import Expr, where
+from torchweld.capture.lowering.nest import Nest, Spec
+from torchweld.capture.lowering.registry import lowers
+from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
+from torchweld.core.errors import NotLowered
+from torchweld.ir import affine, views
+from torchweld.ir.affine import Affine
+from torchweld.ir.interval import type_bounds
+from torchweld.ir.scalar import BITS
+from torchweld.ir.size import Size
+from torchweld.ir.views import Tensor, contiguous_strides
+
+# Each takes a pass over the row, which is held in registers or in cache; a radix select takes as
+# many as there are digits, whatever is taken. And elements that are looked at for a row.
+MOST_TAKEN, MOST_SEEN = 32, 1 << 16
+# Of rows that are sorted, all of whose pairs are compared. A library's sort is one thread's on a
+# CPU, with a branch for each step, against vectors of pairs; on a GPU it has kernels for itself.
+_MOST_SORTED = {"cpu": 64, "cuda": 256}
+
+_Found = tuple[Expr, Expr]  # an element and its place
+
+
+@lowers("aten.topk.default")
+def topk(call: Call, x: Tensor, k: int, d: int = -1, largest: bool = True, sorted: bool = True):
+    """In order, asked for or not."""
+    d, nest = _rows(call, x, d, k)
+    found = list(islice(_first(nest, d, nest.read(x, exact=True), largest), k))
+    places = [affine.constant(n) for n in range(k)]
+    return _stored(call, nest, d, [dict(zip(places, (f[n] for f in found))) for n in (0, 1)])
+
+
+@lowers("aten.kthvalue.default")
+def kthvalue(call: Call, x: Tensor, k: int, d: int = -1, keepdim: bool = False):
+    d, nest = _rows(call, x, d, k)
+    found = _nth(nest, d, nest.read(x, exact=True), k)
+    return call.finish_all(nest, [(f, kept(x.rank, (d,), keepdim)) for f in found])
+
+
+@lowers("aten.median.dim")
+def median(call: Call, x: Tensor, d: int, keepdim: bool = False):
+    """The lower of two; of a row with a NaN, the first of those."""
+    length = _length(x, d)
+    k = (length + 1) // 2 if isinstance(length, int) else MOST_TAKEN + 1
+    d, nest = _rows(call, x, d, k)
+    value = nest.read(x, exact=True)
+    middle, at = _nth(nest, d, value, k)
+    if x.dtype.is_float:
+        place = nest.position(d)
+        nan = nest.reduce("min", where(value.ne(value), place, length), [d])
+        at, middle = where(nan < length, nan, at), where(nan < length, math.nan, middle)
+    return call.finish_all(nest, [(f, kept(x.rank, (d,), keepdim)) for f in (middle, at)])
+
+
+@lowers("aten.sort.default", "aten.sort.stable")
+def sort(call: Call, x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True):
+    """Stable, asked for or not."""
+    length = _length(x, dim)
+    if not isinstance(length, int) or length > _MOST_SORTED[call.out.device.split(":")[0]]:
+        raise NotLowered("all of long rows in order")
+    _needs_keys(x)
+    d, here = normal(dim, x.rank), range(x.rank)
+    keys = _keys(call, x, d, descending)
+    there = [x.rank if a == d else a for a in here]
+    places = ((x, tuple(here)), (keys, tuple(here)), (keys, tuple(there)))
+    nest = call.nest((*x.shape, length), extra=places)
+    comes_before = nest.read(keys, there) < nest.read(keys, here)
+    rank = nest.reduce("sum", comes_before.to(dtypes.i32), [x.rank]).to(dtypes.i64)
+    return _stored(call, nest, d, [{rank: nest.read(x, here)}, {rank: nest.position(d)}])
+
+
+def _keys(call: Call, x: Tensor, d: int, descending: bool) -> Tensor:
+    """Integers in ascending order, no two of a row alike."""
+    nest = call.nest(x.shape, x)
+    value, (dtype, half) = nest.read(x, exact=True), _word(x.dtype)
+    key = where(value.eq(0), 0, _key(value)) if x.dtype.is_float else _key(value)
+    key = -1 - key.to(dtype) if descending else key.to(dtype)
+    both = key * (1 << half) + nest.position(d).to(dtype)
+    made = nest.store(both, Spec(x.shape, contiguous_strides(x.shape), dtype, call.out.device))
+    nest.close()
+    return made
+
+
+def _rows(call: Call, x: Tensor, d: int, k: int) -> tuple[int, Nest]:
+    """(the dimension, a nest over x) where the first k along it are found one by one. Raises
+    NotLowered."""
+    length = _length(x, d)
+    if not isinstance(length, int) or not 0 < k <= min(length, MOST_TAKEN):
+        raise NotLowered("many elements of rows, or of rows of a length that is not known")
+    if k * length > MOST_SEEN:
+        raise NotLowered("elements of long rows")
+    _needs_keys(x)
+    return normal(d, x.rank), call.nest(x.shape, x)
+
+
+def _length(x: Tensor, d: int) -> Size:
+    return x.shape[normal(d, x.rank)] if x.rank else 1
+
+
+def _needs_keys(x: Tensor) -> None:
+    if not x.rank or x.dtype.bits > 32 or x.dtype.is_float8 or x.dtype == dtypes.b1:
+        raise NotLowered(f"no order of {x.dtype} by 32-bit integers")
+
+
+def _stored(
+    call: Call, nest: Nest, d: int, results: Sequence[Mapping[Affine | Expr, Expr]]
+) -> tuple[Tensor | None, ...]:
+    """The results that are used, each from what it has in places of its dimension d."""
+    made = []
+    for item, given in enumerate(results):
+        made.append(None)
+        if item not in call.used:
+            continue
+        spec = call.specs[item]
+        strides = contiguous_strides(spec.shape)
+        buffer = call.graph.buffer(call.name, spec.shape, spec.dtype, strides, spec.device)
+        for place, value in given.items():
+            index = (place if a == d else nest.at(a) for a in range(len(spec.shape)))
+            nest.put(buffer, tuple(index), value.to(spec.dtype))
+        made[-1] = views.whole(buffer)
+    nest.close()
+    return tuple(made)
+
+
+def _nth(nest: Nest, d: int, x: Expr, k: int) -> _Found:
+    """The k-th smallest."""
+    return next(islice(_first(nest, d, x, largest=False), k - 1, None))
+
+
+def _first(nest: Nest, d: int, x: Expr, largest: bool) -> Iterator[_Found]:
+    """The elements along dimension d and their places, in order. Places count down where the
+    largest come first, so that the first of equals does."""
+    dtype, half = _word(x.dtype)
+    mask, end = (1 << half) - 1, type_bounds(dtype)[0 if largest else 1]
+    place = nest.position(d)
+    both = _key(x).to(dtype) * (1 << half) + (mask - place if largest else place).to(dtype)
+    left = both
+    while True:
+        found = nest.reduce("max" if largest else "min", left, [d])
+        at = (found & found.lift(mask)).to(dtypes.i64)
+        yield _of_key(found.op("shr", half), x.dtype), mask - at if largest else at
+        left = where(both < found if largest else both > found, both, end)
+
+
+def _word(dtype: DType) -> tuple[DType, int]:
+    """(the integer that holds an element and its place, bits of either)."""
+    return (dtypes.i32, 16) if dtype.bits <= 16 else (dtypes.i64, 32)
+
+
+def _key(x: Expr) -> Expr:
+    """An integer whose order is that of x."""
+    if not x.dtype.is_float:
+        return x
+    bits = x.bits()
+    return where(x.ne(x), type_bounds(bits.dtype)[1], _turned(bits))
+
+
+def _of_key(key: Expr, kind: DType) -> Expr:
+    if not kind.is_float:
+        return key.to(kind)
+    return _turned(key.to(BITS[f"{kind}_bits"][1])).of_bits(kind)
+
+
+def _turned(bits: Expr) -> Expr:
+    """Those of negative floats, which count the other way; its own inverse."""
+    sign = bits.op("shr", bits.dtype.bits - 1)
+    return bits.op("bit_xor", sign & bits.lift(type_bounds(bits.dtype)[1]))
+

@@ -1,0 +1,73 @@
+"""The first elements of rows in order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torchweld
+from selection_cases import FLOATS, INTEGERS, check, check_all, routed
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
+@pytest.mark.parametrize("d", [-1, 0, 1])
+def test_they_are_those_of_eager(dtype, d):
+    check_all(dtype, d)
+
+
+def test_equals_come_by_their_places():
+    x = torch.tensor([[2.0, 5, 5, 1, 5], [0.0, 0, 0, 0, 0]])
+    torch.compiler.reset()
+    assert torchweld.fuse(lambda x: x.topk(3)[1])(x).tolist() == [[1, 2, 4], [0, 1, 2]]
+    torch.compiler.reset()
+    assert torchweld.fuse(lambda x: x.topk(2, largest=False)[1])(x).tolist() == [[3, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("name", ["strided", "one", "one element", "long", "many", "doubles"])
+def test_rows_of_other_kinds(name):
+    x = torch.randn(9, 70)
+    x, k = {
+        "strided": (x.t()[::2], 3), "one": (x[0], 3), "one element": (x[:, :1], 1),
+        "long": (torch.randn(2, 40_000), 3), "many": (x, 60), "doubles": (x.double(), 3),
+    }[name]  # fmt: skip
+    check(lambda x: x.topk(k, -1), x, -1)
+
+
+@pytest.mark.parametrize("length", [1, 2, 64, 65])
+def test_sorted_rows(length):
+    torch.manual_seed(0)
+    x = torch.randint(0, 20, (length, 9)).float().t()
+    check(lambda x: torch.sort(x, dim=-1, stable=True), x, -1, stable=True)
+    check(lambda x: (x.sort(-1)[0], x.argsort(-1, descending=False)), x, -1)
+
+
+def test_what_makes_the_rows_is_in_the_kernel():
+    x, w = torch.randn(300, 40), torch.randn(40, 16)
+    torch.compiler.reset()
+    fused = torchweld.fuse(lambda x, w: routed(x, w, 2))
+    with torch.no_grad():
+        found = fused(x, w)
+    for a, b in zip(found, routed(x, w, 2)):
+        torch.testing.assert_close(a, b)
+    (record,) = torchweld.records(fused)
+    assert "fused_softmax_topk" in [node.name for node in record.graph.nodes]
+
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(40, 16))
+
+    def forward(self, x):
+        return routed(x, self.weight, 4)[0]
+
+
+def test_gradients_go_to_what_was_taken():
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    model, x = Gate(), torch.randn(70, 40)
+    given = torch.randn(70, 4)
+    (wanted,) = torch.autograd.grad((model(x) * given).sum(), [model.weight])
+    (found,) = torch.autograd.grad((torchweld.fuse(model)(x) * given).sum(), [model.weight])
+    torch.testing.assert_close(found, wanted)

@@ -24,6 +24,14 @@ def test_equals_come_by_their_places():
     assert torchweld.fuse(lambda x: x.topk(2, largest=False)[1])(x).tolist() == [[3, 0], [0, 1]]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int32], ids=str)
+def test_of_equals_eagers_are_taken_where_there_are_many(dtype):
+    torch.manual_seed(0)
+    x = (torch.randn(500, 64) * 20).to(dtype)
+    torch.compiler.reset()
+    assert torch.equal(torchweld.fuse(lambda x: x.topk(8)[1])(x), x.topk(8)[1])
+
+
 @pytest.mark.parametrize("name", ["strided", "one", "one element", "long", "many", "doubles"])
 def test_rows_of_other_kinds(name):
     x = torch.randn(9, 70)

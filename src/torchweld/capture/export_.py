@@ -356,7 +356,8 @@ def traced(
     """`model` as ATen operations. `dynamic_shapes`: torch.export's; sizes that vary may be any,
     zero and one included. Raises what torch.export raises."""
     sizes = torch_private.any_sizes() if dynamic_shapes else contextlib.nullcontext()
-    with torch.no_grad(), warnings.catch_warnings(), no_garbage_collection(), sizes:
+    states = torch_private.states_of_lstm()
+    with torch.no_grad(), warnings.catch_warnings(), no_garbage_collection(), sizes, states:
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
         warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)  # see `assigned`
         with assigned.refused(model):

@@ -672,6 +672,16 @@ def find_states_of_lstm(wanted: bool) -> None:
     decompositions.one_layer_lstm = _ONE_LAYER if wanted else _one_layer_lstm
 
 
+@contextlib.contextmanager
+def states_of_lstm() -> Iterator[None]:
+    """They are as torch has them, where a model is exported and taken apart."""
+    find_states_of_lstm(False)
+    try:
+        yield
+    finally:
+        find_states_of_lstm(True)
+
+
 _BREAKS = tuple(
     logging.getLogger(f"torch._dynamo.{part}.__graph_breaks")
     for part in ("symbolic_convert", "convert_frame")
@@ -947,14 +957,10 @@ def exported(
     model: torch.nn.Module, args: tuple, kwargs: dict | None = None, **given
 ) -> torch.export.ExportedProgram:
     """torch.export.export, which writes out and compiles the code of each graph after each change.
-    Here that is done for those that are run: a tenth of the time of a trace is saved. States of
-    LSTMs are as torch has them (find_states_of_lstm). Raises what torch.export raises."""
-    find_states_of_lstm(False)
-    try:
-        with _use_lazy_graph_module(True):
-            return torch.export.export(model, args, kwargs, **given)
-    finally:
-        find_states_of_lstm(True)
+    Here that is done for those that are run: a tenth of the time of a trace is saved. Raises what
+    torch.export raises."""
+    with _use_lazy_graph_module(True):
+        return torch.export.export(model, args, kwargs, **given)
 
 
 @contextlib.contextmanager

@@ -296,7 +296,7 @@ def test_order_of_memory_does_not_matter():
 
 
 def test_refusals_stay_with_aten():
-    assert externs(lowered(lambda x: torch.sort(x)[0], rand(4))) == ["aten.sort.default"]
+    assert externs(lowered(lambda x: torch.sort(x)[0], rand(70))) == ["aten.sort.default"]
     assert externs(lowered(lambda x: (x > 0).max(0)[0], rand(4, 3))) == ["aten.max.dim"]
 
 

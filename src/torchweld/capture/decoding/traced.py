@@ -274,7 +274,8 @@ def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProg
         masks = [_example(room.mask, batch)] if inputs.masked else []
         arguments += tensors, room.length, masks
         dims += _dims_of_room(room), None, [{0: Dim.AUTO, 1: Dim.AUTO}] * len(masks)
-    with torch.no_grad(), torch_private.any_sizes(), warnings.catch_warnings():
+    states = torch_private.states_of_lstm()
+    with torch.no_grad(), torch_private.any_sizes(), states, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
         with no_garbage_collection(), assigned.refused(traced.model):
             program = torch_private.exported(traced, arguments, dynamic_shapes=dims, strict=False)

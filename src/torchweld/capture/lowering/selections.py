@@ -12,9 +12,10 @@ All of a short row: each element goes where as many are as come before it.
                     rank[i] = sum over j of (both[j] < both[i]);  y[rank[i]] = x[i]
 
 An integer holds an element and its place: half of its bits are each's. Elements that are equal come
-by their places, and all NaN are equal and largest. As in ATen's kernels for CUDA
-(SortingRadixSelect.cuh) -0 is before 0 among the first few; in a sort, which is stable, they are
-equal.
+by their places, and all NaN are equal and largest. As in ATen's kernels for CUDA (TensorTopK.cu)
+-0 is before 0 among the first few; in a sort, which is stable, they are equal. ATen on a CPU takes
+any of the elements that are equal to the last. Of 16 bits, and of integers, many are equal: who
+routes tokens by them has eager's experts in eager, and ATen's places here, too.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from torchweld.ir.views import Tensor, contiguous_strides
 # Each takes a pass over the row, which is held in registers or in cache; a radix select takes as
 # many as there are digits, whatever is taken. And elements that are looked at for a row.
 MOST_TAKEN, MOST_SEEN = 32, 1 << 16
-# Of rows that are sorted, all of whose pairs are compared. A library's sort is one thread's on a
-# CPU, with a branch for each step, against vectors of pairs; on a GPU it has kernels for itself.
-_MOST_SORTED = {"cpu": 64, "cuda": 256}
+# Of rows that are sorted, all of whose pairs are compared: in vectors on a CPU, where a library's
+# sort has a branch for each step; on a GPU the library's steps are in registers, too.
+_MOST_SORTED = {"cpu": 64, "cuda": 32}
 
 _Found = tuple[Expr, Expr]  # an element and its place
 
@@ -115,6 +116,8 @@ def _rows(call: Call, x: Tensor, d: int, k: int) -> tuple[int, Nest]:
         raise NotLowered("many elements of rows, or of rows of a length that is not known")
     if k * length > MOST_SEEN:
         raise NotLowered("elements of long rows")
+    if call.out.device == "cpu" and 1 in call.used and x.dtype != dtypes.f32:
+        raise NotLowered("which of equal elements comes first, as the library has it")
     _needs_keys(x)
     return normal(d, x.rank), call.nest(x.shape, x)
 

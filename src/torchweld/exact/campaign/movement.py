@@ -70,7 +70,7 @@ MOVERS = (
     "{v}.tensor_split(2, -1)[0]", "{v}.repeat(*[2] * {v}.dim())", "torch.tile({v}, (3,))",
     "{v}.repeat_interleave(2, -1)", "{v}.repeat_interleave(3, 0)", "torch.rot90({v}, 1, (0, -1))",
     "{v}.unsqueeze(0).expand(3, *{v}.shape)", "{v}.diff(dim=-1)", "{v}.diff(dim=0, n=2)",
-    "torch.cummax({v}, 0)[0]", "{v}.sort(-1)[0]", "{v}.topk(1, -1)[0]", "{v}.cumprod(0)",
+    "torch.cummax({v}, 0)[0]", "{v}.sort(-1)[0]", "{v}.topk(min(2, {n}), -1)[0]", "{v}.cumprod(0)",
     "torch.block_diag({v}, {v} * 2)", "torch.kron({v}, {v})", "torch.logcumsumexp({v}, -1)",
     "torch.trapezoid({v}, dim=-1)", "torch.nn.functional.pixel_shuffle({v}, 1)",
     "F.pixel_unshuffle({v}, 1)", "F.channel_shuffle({v}, 1)",

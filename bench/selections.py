@@ -1,6 +1,6 @@
 """Elements of rows in order: us of eager, torch.compile and torchweld, medians, inference.
 
-    python bench/selections.py [cpu | cuda]
+    python bench/selections.py [cpu | cuda] [PART_OF_A_NAME]
 
 On a GPU calls are replayed in a CUDA graph, so that what is timed is the kernels.
 """
@@ -45,7 +45,9 @@ CASES = [
                          (8192, 1024, 8), (2048, 2048, 20), (64, 4096, 8), (8, 16384, 4))),
     ("median of 9", lambda x: x.median(-1)[0], ((500_000, 9),)),
     ("sort of 64", lambda x: x.sort(-1), ((8192, 64),)),
-    ("argsort of 30", lambda x: x.argsort(-1), ((16384, 30),)),
+    ("argsort of 200", lambda x: x.argsort(-1), ((4096, 200),)),
+    ("sort of 500", lambda x: x.sort(-1), ((2048, 500),)),
+    ("sort of 30 columns", lambda x: x.sort(1), ((64, 30, 500),)),
     ("64 experts of tokens", routed, ((8192, 512), (512, 64))),
     ("256 experts, by a bias", routed_by_bias, ((8192, 512), (512, 256))),
     ("nearest of 512 points", nearest, ((4096, 3), (3, 512))),
@@ -69,9 +71,9 @@ def microseconds(ways, args) -> list[float]:
     return [1e6 * median(times) for times in zip(*rounds)]
 
 
-def main(device: str) -> None:
+def main(device: str, names: str) -> None:
     print(f"| rows | dtype | {' | '.join(WAYS)} |\n|---|---|---|---|---|")
-    for name, function, shapes in CASES:
+    for name, function, shapes in (case for case in CASES if names in case[0]):
         for dtype in (torch.float32, torch.bfloat16):
             torch.compiler.reset()
             args = [torch.randn(shape, device=device).to(dtype) for shape in shapes]
@@ -84,4 +86,4 @@ def main(device: str) -> None:
 if __name__ == "__main__":
     torch.manual_seed(0)
     with torch.no_grad():
-        main(sys.argv[1] if len(sys.argv) > 1 else "cpu")
+        main(*(sys.argv[1:] + ["cpu", ""][len(sys.argv) - 1 :]))

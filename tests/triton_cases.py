@@ -840,6 +840,15 @@ def cumulative(monoid: str, rows: int, columns: int, backwards: bool = False, fi
                 fill, x=("f32", rows, columns), y=("f32", rows, columns))  # fmt: skip
 
 
+def in_order(rows: int, columns: int, dtype: str = "i64", backwards: bool = False) -> Case:
+    """Each row sorted; `backwards`: it is read and written from its end."""
+    at = f"-1*j+{columns - 1}" if backwards else "j"
+    return case(f"in_order_{dtype}{'_backwards' * backwards}", f"i:{rows}, j:{columns}",
+                f"%0 = load x[i, {at}] : {dtype}\n%1 = scan.sort[j] %0 : {dtype}\n"
+                f"store y[i, {at}] %1",
+                x=(dtype, rows, columns), y=(dtype, rows, columns))  # fmt: skip
+
+
 def log_sums(rows: int, columns: int, dtype: str = "f32", fill=None) -> Case:
     """Down the columns of a matrix [columns, rows]: across memory."""
     return case(f"log_sums_{dtype}", f"i:{rows}, j:{columns}", f"""

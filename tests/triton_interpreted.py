@@ -100,6 +100,8 @@ ALL = [
     looped(cases.log_sums(24, 101, "bf16"), 16, block_rows=8),
     *(cases.apart(cases.middle_scan(m, 3, 37, 13), *how) for m in ("sum", "logaddexp")
       for how in (("persistent", 8, 64), ("looped", 4, 16))),
+    *(cases.in_order(5, n, kind, back) for n, kind in ((13, "i64"), (64, "i32"), (101, "i32"))
+      for back in (False, True)),
     cases.loss_of_pixels(2, 5, 33),
     cases.stored_steps(3, 13, 6),
     looped(cases.stored_steps(3, 13, 6), 8),

@@ -120,11 +120,16 @@ def linear(accesses: Accesses, index: Affine, axes: tuple[str, ...]) -> Size | N
     return factor
 
 
+def sorts(comp: Comp) -> bool:
+    """Whether rows are put in order, which needs all of them at once."""
+    return any(isinstance(i, Scan) and i.monoid == "sort" for i in comp.body)
+
+
 def turned(accesses: Accesses) -> Accesses | None:
     """The columns counted from the last one, if memory is read and written backwards along them:
     loads are wide forwards only. Scans then run from the end. None for others."""
     scanned = {i.axis for i in accesses.comp.body if isinstance(i, Scan)}
-    if len(scanned) != 1 or scanned != set(accesses.frame.columns):
+    if len(scanned) != 1 or scanned != set(accesses.frame.columns) or sorts(accesses.comp):
         return None
     (axis,) = scanned
     steps = [c for a in accesses.all if (c := a.offset.coefficient(axis)) != 0]

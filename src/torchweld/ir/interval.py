@@ -105,7 +105,7 @@ def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) ->
 def _gathered(instr: Reduce | Scan, known: Bounds, extents: Mapping[str, Size]) -> Bounds | None:
     """Of a reduction or a scan of values within `known`. A sum of n terms is at most n times one,
     a running sum has between one and n."""
-    if instr.monoid in ("max", "min"):
+    if instr.monoid in ("max", "min", "sort"):
         return known
     axes = instr.axes if isinstance(instr, Reduce) else (instr.axis,)
     terms = product(extents[a] for a in axes)

@@ -15,7 +15,8 @@ class Monoid:
     """`results`: number of components. `over(args, dims)` reduces tensors over `dims` (kept, with
     extent one) and returns the components. `identity`: of each component, for floats; integers use
     their dtype's limits (see `identity_of`). `scan(arg, dim)`: the prefixes; None where nothing
-    scans by it. logaddexp, the logarithm of the sum of exponentials, is of scans alone."""
+    scans by it. logaddexp, the logarithm of the sum of exponentials, is of scans alone; so is sort,
+    whose "prefixes" are the elements in ascending order: of integers, no two of a row alike."""
 
     name: str
     results: int
@@ -97,6 +98,10 @@ def _cummin(t, dim):
     return torch.cummin(t, dim).values
 
 
+def _sorted(t, dim):
+    return torch.sort(t, dim).values
+
+
 _ROWS = (
     Monoid("sum", 1, (0.0,), _sum, scan=torch.cumsum),
     Monoid("prod", 1, (1.0,), _prod, scan=torch.cumprod),
@@ -109,6 +114,7 @@ _ROWS = (
     Monoid("welford", 2, (0.0, 0.0), _welford),
     Monoid("logaddexp", 1, (-math.inf,), None, scan=torch.logcumsumexp, cost=22.0),
     Monoid("logsumexp", 2, (-math.inf, 0.0), _logsumexp),
+    Monoid("sort", 1, (math.inf,), None, True, _sorted, cost=60.0),
 )
 
 TABLE = {row.name: row for row in _ROWS}

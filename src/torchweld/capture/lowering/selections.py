@@ -6,10 +6,12 @@ what makes the rows may be in the same kernel.
     topk(x, 2)  ->  both = (integers in the order of x) << 32 | (2^32 - 1 - place)
                     a = max both;  b = max (both where both < a, else the least)
 
-All of a short row: each element goes where as many are as come before it.
+All of a short row, on a CPU: each element goes where as many are as come before it.
 
     sort(x)     ->  both = (integers in the order of x) << 32 | place
                     rank[i] = sum over j of (both[j] < both[i]);  y[rank[i]] = x[i]
+
+On a GPU such integers are sorted in registers (a scan by "sort").
 
 An integer holds an element and its place: half of its bits are each's. Elements that are equal come
 by their places, and all NaN are equal and largest. As in ATen's kernels for CUDA (TensorTopK.cu)
@@ -41,9 +43,9 @@ from torchweld.ir.views import Tensor, contiguous_strides
 # Each takes a pass over the row, which is held in registers or in cache; a radix select takes as
 # many as there are digits, whatever is taken. And elements that are looked at for a row.
 MOST_TAKEN, MOST_SEEN = 32, 1 << 16
-# Of rows that are sorted, all of whose pairs are compared: in vectors on a CPU, where a library's
-# sort has a branch for each step; on a GPU the library's steps are in registers, too.
-_MOST_SORTED = {"cpu": 64, "cuda": 32}
+# Of rows that are sorted in registers; and of those all of whose pairs are compared, in vectors,
+# where a library's sort has a branch for each step.
+MOST_SORTED, _MOST_RANKED = 512, 64
 
 _Found = tuple[Expr, Expr]  # an element and its place
 
@@ -82,30 +84,54 @@ def median(call: Call, x: Tensor, d: int, keepdim: bool = False):
 @lowers("aten.sort.default", "aten.sort.stable")
 def sort(call: Call, x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True):
     """Stable, asked for or not."""
+    on_gpu = call.out.device.startswith("cuda")
     length = _length(x, dim)
-    if not isinstance(length, int) or length > _MOST_SORTED[call.out.device.split(":")[0]]:
+    if not isinstance(length, int) or length > (MOST_SORTED if on_gpu else _MOST_RANKED):
         raise NotLowered("all of long rows in order")
     _needs_keys(x)
-    d, here = normal(dim, x.rank), range(x.rank)
-    keys = _keys(call, x, d, descending)
+    by = _by_registers if on_gpu else _by_ranks
+    return by(call, x, normal(dim, x.rank), descending)
+
+
+def _by_registers(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor | None, ...]:
+    nest = call.nest(x.shape, x, single=(d,))
+    _, half = _word(x.dtype)
+    found = nest.scan("sort", _both(nest, nest.read(x, exact=True), d, descending), d)
+    key, rest = found.op("shr", half), found & found.lift((1 << half) - 1)
+    value = _of_key(-1 - key if descending else key, x.dtype)
+    if x.dtype.is_float:
+        value = where((rest & rest.lift(1)).ne(0), -0.0, value)
+    place = rest.op("shr", 1).to(dtypes.i64)
+    return call.finish_all(nest, [(value, None), (place, None)])
+
+
+def _by_ranks(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor | None, ...]:
+    dtype, _ = _word(x.dtype)
+    nest = call.nest(x.shape, x)
+    both = _both(nest, nest.read(x, exact=True), d, descending)
+    keys = nest.store(both, Spec(x.shape, contiguous_strides(x.shape), dtype, call.out.device))
+    nest.close()
+    here = range(x.rank)
     there = [x.rank if a == d else a for a in here]
     places = ((x, tuple(here)), (keys, tuple(here)), (keys, tuple(there)))
-    nest = call.nest((*x.shape, length), extra=places)
+    nest = call.nest((*x.shape, x.shape[d]), extra=places)
     comes_before = nest.read(keys, there) < nest.read(keys, here)
     rank = nest.reduce("sum", comes_before.to(dtypes.i32), [x.rank]).to(dtypes.i64)
     return _stored(call, nest, d, [{rank: nest.read(x, here)}, {rank: nest.position(d)}])
 
 
-def _keys(call: Call, x: Tensor, d: int, descending: bool) -> Tensor:
-    """Integers in ascending order, no two of a row alike."""
-    nest = call.nest(x.shape, x)
-    value, (dtype, half) = nest.read(x, exact=True), _word(x.dtype)
-    key = where(value.eq(0), 0, _key(value)) if x.dtype.is_float else _key(value)
-    key = -1 - key.to(dtype) if descending else key.to(dtype)
-    both = key * (1 << half) + nest.position(d).to(dtype)
-    made = nest.store(both, Spec(x.shape, contiguous_strides(x.shape), dtype, call.out.device))
-    nest.close()
-    return made
+def _both(nest: Nest, x: Expr, d: int, descending: bool) -> Expr:
+    """Elements and their places in integers of ascending order, no two of a row alike. The last bit
+    tells -0, which is equal to 0."""
+    dtype, half = _word(x.dtype)
+    rest = nest.position(d).to(dtype) * 2
+    key = _key(x)
+    if x.dtype.is_float:
+        is_zero = x.eq(0)
+        rest = rest + (is_zero & (key < 0)).to(dtype)
+        key = where(is_zero, 0, key)
+    key = key.to(dtype)
+    return (-1 - key if descending else key) * (1 << half) + rest
 
 
 def _rows(call: Call, x: Tensor, d: int, k: int) -> tuple[int, Nest]:

@@ -23,6 +23,7 @@ OPERATION = {
     "min": "minimum",
     "any": "maximum",
     "all": "minimum",
+    "sort": "minimum",  # what is beyond a row comes behind it
 }
 
 

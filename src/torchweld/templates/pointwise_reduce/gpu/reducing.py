@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torchweld.ir import size
-from torchweld.ir.access import Access, Accesses, linear
+from torchweld.ir.access import Access, Accesses, linear, sorts
 from torchweld.ir.live import most_live
 from torchweld.ir.nodes import (
     Op,
@@ -60,6 +60,8 @@ _MOST_RUNNING, _FEW_SUMS = 64, 8
 # Rows of float32 gain nothing.
 _ROUNDS = {"welford": 3, "logsumexp": 2}
 _HELD_VALUES, _MANY_ALIVE = 256, 8
+# Points that a warp sorts: more warps would meet in shared memory for every step between them.
+_SORTED_POINTS = 512
 # Programs for each multiprocessor where so many reductions and more wait for each other.
 _OF_CHAINS, _LONG_CHAIN = 16, 4
 THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
@@ -144,6 +146,8 @@ def _nearest(access: Access, hints: Mapping[str, int]) -> list[str]:
 def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
     frame = accesses.frame
     rows, columns = frame.rows, frame.columns
+    if sorts(accesses.comp):
+        return _in_order(accesses, hints, sm_count)
     split = split and can_share_rows(accesses.comp, accesses.frame)
     if _rows_contiguous(accesses, hints):
         found = _outer(accesses, hints, sm_count, split)
@@ -163,6 +167,17 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
         warps = _row_warps(accesses, block_rows, block, hints, alone)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     return _loop(accesses, count, size.hint(length, hints), sm_count, split)
+
+
+def _in_order(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    """Whole rows, of which a warp holds _SORTED_POINTS or those of one."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    block, count = next_pow2(extent(accesses, columns)), size.hint(extent(accesses, rows), hints)
+    block_rows = max(1, _SORTED_POINTS // block)
+    while block_rows > 1 and count < block_rows * _OF_CHAINS * sm_count:
+        block_rows //= 2
+    warps = warps_of(block * block_rows, _SORTED_POINTS // 32)
+    return Schedule("persistent", rows, columns, block_rows, block, warps)
 
 
 def _most_held(accesses: Accesses) -> int:

@@ -8,6 +8,7 @@ one with a single exponential:
           small beside it
 
 The prefix is top + log(1 + rest). A number alone, and nothing at all (-inf), has a rest of zero.
+A sort is Triton's bitonic one, of a tile that holds whole rows.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def within(k: Kernel, value: Value) -> str:
     if _of_pairs(k, value):
         _scan_pairs(k, value)
         return _finished(k, value)
+    if k.body[value].monoid == "sort":
+        return narrowed(f"tl.sort({_tile(k, value)}, 1)", k.body[value].dtype)
     return narrowed(_scanned(k, value, _tile(k, value)), k.body[value].dtype)
 
 

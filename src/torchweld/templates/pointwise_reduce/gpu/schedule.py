@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from torchweld.ir.access import Accesses, addressed
+from torchweld.ir.access import Accesses, addressed, sorts
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import (
     Buffer,
@@ -171,7 +171,7 @@ def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
     if schedule.form == "persistent":
         fits = isinstance(columns, int) and columns <= schedule.block_columns
         return reduces and fits and (schedule.splits == 1 or bool(accesses.frame.column_reductions))
-    alone = not accesses.frame.column_reductions
+    alone = not accesses.frame.column_reductions and not sorts(accesses.comp)
     shared = schedule.splits == 1 or can_share_rows(accesses.comp, accesses.frame)
     return reduces and alone and shared
 

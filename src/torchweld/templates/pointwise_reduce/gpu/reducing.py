@@ -60,10 +60,9 @@ _MOST_RUNNING, _FEW_SUMS = 64, 8
 # Rows of float32 gain nothing.
 _ROUNDS = {"welford": 3, "logsumexp": 2}
 _HELD_VALUES, _MANY_ALIVE = 256, 8
-# Points that a warp sorts: more warps would meet in shared memory for every step between them.
-_SORTED_POINTS = 512
-# Programs for each multiprocessor where so many reductions and more wait for each other.
-_OF_CHAINS, _LONG_CHAIN = 16, 4
+# Points that a warp sorts (more warps would meet in shared memory for every step between them), and
+# programs for each multiprocessor.
+_SORTED_POINTS, _SORTING = 512, 16
 THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
 # Stages of a loop, as shared memory allows, with programs on each multiprocessor that keep memory
 # busy.
@@ -162,7 +161,7 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
         if live_bytes(length, live) >= REGISTER_BYTES:
             return _read_again(accesses, count, length, live, sm_count)
         block = next_pow2(length)
-        block_rows = _rows_per_program(block, count, _least_programs(accesses) * sm_count)
+        block_rows = _rows_per_program(block, count, sm_count)
         alone = count <= 2 * sm_count
         warps = _row_warps(accesses, block_rows, block, hints, alone)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
@@ -170,11 +169,11 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
 
 
 def _in_order(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
-    """Whole rows, of which a warp holds _SORTED_POINTS or those of one."""
+    """Whole rows, several to a warp if they are short."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     block, count = next_pow2(extent(accesses, columns)), size.hint(extent(accesses, rows), hints)
     block_rows = max(1, _SORTED_POINTS // block)
-    while block_rows > 1 and count < block_rows * _OF_CHAINS * sm_count:
+    while block_rows > 1 and count < block_rows * _SORTING * sm_count:
         block_rows //= 2
     warps = warps_of(block * block_rows, _SORTED_POINTS // 32)
     return Schedule("persistent", rows, columns, block_rows, block, warps)
@@ -526,18 +525,12 @@ def _equal_shares(blocks: int, most: int, least: int) -> int:
     return next((p for p in range(most, least, -1) if blocks % p == 0), most)
 
 
-def _rows_per_program(block: int, count: int, programs: int) -> int:
-    """Short rows share a program, as long as there are so many programs."""
+def _rows_per_program(block: int, count: int, sm_count: int) -> int:
+    """Short rows share a program, as long as there are programs for all multiprocessors."""
     rows = max(1, 1024 // block)
-    while rows > 1 and count < rows * programs:
+    while rows > 1 and count < rows * sm_count * 2:
         rows //= 2
     return rows
-
-
-def _least_programs(accesses: Accesses) -> int:
-    """For each multiprocessor: where a warp waits for one reduction after the other, others are to
-    be at work."""
-    return _OF_CHAINS if max(stages(accesses.comp.body)) > _LONG_CHAIN else 2
 
 
 def _row_warps(

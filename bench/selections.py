@@ -47,6 +47,7 @@ CASES = [
     ("sort of 64", lambda x: x.sort(-1), ((8192, 64),)),
     ("argsort of 200", lambda x: x.argsort(-1), ((4096, 200),)),
     ("sort of 500", lambda x: x.sort(-1), ((2048, 500),)),
+    ("sort of 2000", lambda x: x.sort(-1), ((512, 2000),)),
     ("sort of 30 columns", lambda x: x.sort(1), ((64, 30, 500),)),
     ("64 experts of tokens", routed, ((8192, 512), (512, 64))),
     ("256 experts, by a bias", routed_by_bias, ((8192, 512), (512, 256))),

@@ -8,6 +8,7 @@ from torch import nn
 
 import torchweld
 from selection_cases import FLOATS, INTEGERS, check, check_all, routed
+from torchweld.plan.decisions import Choice
 
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
@@ -42,12 +43,31 @@ def test_rows_of_other_kinds(name):
     check(lambda x: x.topk(k, -1), x, -1)
 
 
-@pytest.mark.parametrize("length", [1, 2, 64, 65])
-def test_sorted_rows(length):
+@pytest.mark.parametrize("rows", [1, 9, 64])
+@pytest.mark.parametrize("length", [1, 2, 3, 64, 100, 2048, 2049])
+def test_sorted_rows(length, rows):
     torch.manual_seed(0)
-    x = torch.randint(0, 20, (length, 9)).float().t()
+    x = torch.randint(0, 20, (length, rows)).float().t()
     check(lambda x: torch.sort(x, dim=-1, stable=True), x, -1, stable=True)
     check(lambda x: (x.sort(-1)[0], x.argsort(-1, descending=False)), x, -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_in_order_have_a_kernel_of_their_own(dtype):
+    """Neither what makes them nor what reads them is in it."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+
+    def program(x):
+        return (x.exp() * 2).sort(1)[0].relu() + 1
+
+    x = torch.randn(5, 37, 11).to(dtype)
+    with torch.no_grad():
+        fused = torchweld.fuse(program)
+        torch.testing.assert_close(fused(x), program(x))
+    (record,) = torchweld.records(fused)
+    templates = [d.template for d in record.decisions if isinstance(d, Choice)]
+    assert len(record.graph.nodes) == len(templates) == 3 and templates.count("sorting") == 1
 
 
 def test_what_makes_the_rows_is_in_the_kernel():

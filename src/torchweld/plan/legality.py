@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from torchweld.ir.access import sorts
 from torchweld.ir.affine import Affine
 from torchweld.ir.frame import frame_of
 from torchweld.ir.in_place import is_in_place
@@ -13,6 +14,7 @@ from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 from torchweld.templates.pointwise_reduce.gpu.schedule import live_bytes
+from torchweld.templates.sorting import template as sorting
 
 # A compiler's time grows with the square of a kernel's length: gcc takes 0.75 s for a loop of 500
 # operations, a third of them sines, and 7.1 s for one of 2000. Memory that lies between two kernels
@@ -75,6 +77,8 @@ def kernel_refusal(comp: Comp, live: int, device: Target) -> Refusal | None:
     hazard = _hazard(comp)
     if hazard is not None:
         return Refusal(Reason.MUTATION, hazard)
+    if device.kind == "cpu" and sorts(comp) and not sorting.is_alone(comp):
+        return Refusal(Reason.SORT, comp.name)
     refusal = too_many_buffers(len({*comp.reads, *comp.writes}), device)
     if refusal is None and live > device.max_live:
         refusal = Refusal(Reason.SPILL, f"{live} live values, at most {device.max_live}")

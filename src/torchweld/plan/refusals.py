@@ -24,6 +24,7 @@ class Reason(Enum):
     PARTIAL_STORE = "threads would store the same result redundantly"
     SCATTER = "a scatter runs alone: its writes may collide, so its kernel is ordered or serial"
     ROW_SUMS = "a sum over rows needs few columns, read in order, to stay in registers"
+    SORT = "on a CPU, rows are put in order by a kernel that does nothing else"
     NO_HOME = "a result that others need would not be stored exactly once"
     TOO_MANY_BUFFERS = "the fused kernel would use too many buffers"
     TOO_LONG = "the fused kernel would take too long to compile"

@@ -14,7 +14,7 @@ from torchweld.targets.target import Target
 
 _TEMPLATES = (
     "multi_tensor", "attention/cpu", "attention/cpu/sums", "conv", "weight_gradient", "pooling",
-    "gemm/dequantised", "gemm/cpu", "pointwise_reduce/cpu",
+    "sorting", "gemm/dequantised", "gemm/cpu", "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
     "rewrite", "widen", "paddings", "gradients", "slices", "channels last", "contiguous rows",

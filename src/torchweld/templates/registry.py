@@ -24,6 +24,7 @@ from torchweld.templates.multi_tensor import template as multi_tensor
 from torchweld.templates.pointwise_reduce import template as pointwise_reduce
 from torchweld.templates.pooling import template as pooling
 from torchweld.templates.runs import template as runs
+from torchweld.templates.sorting import template as sorting
 from torchweld.templates.template import NO_SCHEDULE, Choose, Kernel, Problem, Template
 from torchweld.templates.weight_gradient import template as weight_gradient
 
@@ -33,7 +34,7 @@ TEMPLATES: dict[str, Template] = {
         multi_tensor.TEMPLATE, chain.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE,
         attention_cpu_sums.TEMPLATE, attention_hopper.TEMPLATE, attention_gpu.TEMPLATE,
         attention_gpu_sums.TEMPLATE, conv.TEMPLATE, weight_gradient.TEMPLATE, pooling.TEMPLATE,
-        runs.TEMPLATE,
+        runs.TEMPLATE, sorting.TEMPLATE,
         gemm.SKINNY, gemm.HOPPER, gemm.TRITON, gemm.CPU, dequantised.TEMPLATE,
         pointwise_reduce.CPU, pointwise_reduce.GPU,
     )

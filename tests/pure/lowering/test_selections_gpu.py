@@ -14,7 +14,7 @@ from torchweld.ir.nodes import Scan
 
 @pytest.fixture(autouse=True)
 def _as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(selections, "_by_ranks", selections._by_registers)
+    monkeypatch.setattr(selections, "_apart", selections._with_all)
 
 
 @pytest.mark.parametrize("dtype", selection_cases.FLOATS + selection_cases.INTEGERS, ids=str)

@@ -6,12 +6,9 @@ what makes the rows may be in the same kernel.
     topk(x, 2)  ->  both = (integers in the order of x) << 32 | (2^32 - 1 - place)
                     a = max both;  b = max (both where both < a, else the least)
 
-All of a short row, on a CPU: each element goes where as many are as come before it.
+All of a short row: integers are sorted (a scan by "sort"), which hold a place, too.
 
-    sort(x)     ->  both = (integers in the order of x) << 32 | place
-                    rank[i] = sum over j of (both[j] < both[i]);  y[rank[i]] = x[i]
-
-On a GPU such integers are sorted in registers (a scan by "sort").
+    sort(x)     ->  both = (integers in the order of x) << 32 | 2 place;  y = sort both
 
 An integer holds an element and its place: half of its bits are each's. Elements that are equal come
 by their places, and all NaN are equal and largest. As in ATen's kernels for CUDA (TensorTopK.cu)
@@ -23,7 +20,7 @@ routes tokens by them has eager's experts in eager, and ATen's places here, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from torchweld.capture.lowering.call import Call, kept, normal
@@ -34,18 +31,17 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
 from torchweld.ir import affine, views
-from torchweld.ir.affine import Affine
 from torchweld.ir.interval import type_bounds
 from torchweld.ir.scalar import BITS
-from torchweld.ir.size import Size
+from torchweld.ir.size import Size, product
 from torchweld.ir.views import Tensor, contiguous_strides
 
 # Each takes a pass over the row, which is held in registers or in cache; a radix select takes as
 # many as there are digits, whatever is taken. And elements that are looked at for a row.
 MOST_TAKEN, MOST_SEEN = 32, 1 << 16
-# Of rows that are sorted in registers; and of those all of whose pairs are compared, in vectors,
-# where a library's sort has a branch for each step.
-MOST_SORTED, _MOST_RANKED = 512, 64
+# Elements of rows that are sorted: by programs of a GPU that hold them in registers, and by threads
+# of a CPU that hold as many rows as a vector has elements in cache; and so many rows at least.
+_MOST_ON_GPU, _MOST_ON_CPU, _FEWEST = 512, 2048, 8
 
 _Found = tuple[Expr, Expr]  # an element and its place
 
@@ -55,8 +51,7 @@ def topk(call: Call, x: Tensor, k: int, d: int = -1, largest: bool = True, sorte
     """In order, asked for or not."""
     d, nest = _rows(call, x, d, k)
     found = list(islice(_first(nest, d, nest.read(x, exact=True), largest), k))
-    places = [affine.constant(n) for n in range(k)]
-    return _stored(call, nest, d, [dict(zip(places, (f[n] for f in found))) for n in (0, 1)])
+    return _stored(call, nest, d, list(zip(*found)))
 
 
 @lowers("aten.kthvalue.default")
@@ -86,38 +81,49 @@ def sort(call: Call, x: Tensor, dim: int = -1, descending: bool = False, *, stab
     """Stable, asked for or not."""
     on_gpu = call.out.device.startswith("cuda")
     length = _length(x, dim)
-    if not isinstance(length, int) or length > (MOST_SORTED if on_gpu else _MOST_RANKED):
+    if not isinstance(length, int) or length > (_MOST_ON_GPU if on_gpu else _MOST_ON_CPU):
         raise NotLowered("all of long rows in order")
     _needs_keys(x)
-    by = _by_registers if on_gpu else _by_ranks
-    return by(call, x, normal(dim, x.rank), descending)
+    rows = product(n for a, n in enumerate(x.shape) if a != normal(dim, x.rank))
+    if not on_gpu and isinstance(rows, int) and rows < _FEWEST:
+        raise NotLowered("few rows in order")
+    how = _with_all if on_gpu else _apart
+    return how(call, x, normal(dim, x.rank), descending)
 
 
-def _by_registers(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor | None, ...]:
+def _with_all(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor | None, ...]:
+    """In the kernel of what makes them and of what reads them."""
     nest = call.nest(x.shape, x, single=(d,))
-    _, half = _word(x.dtype)
     found = nest.scan("sort", _both(nest, nest.read(x, exact=True), d, descending), d)
+    return _told(call, nest, found, x.dtype, descending)
+
+
+def _apart(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor | None, ...]:
+    """In a kernel of its own, of contiguous rows (templates/sorting)."""
+    order = [*(a for a in range(x.rank) if a != d), d]
+    shape = tuple(x.shape[a] for a in order)
+    spec = Spec(shape, contiguous_strides(shape), _word(x.dtype)[0], call.out.device)
+    nest = call.nest(x.shape, x)
+    keys = nest.store(_both(nest, nest.read(x, exact=True), d, descending), spec, order)
+    nest.close()
+    nest = call.nest(shape, keys, single=(x.rank - 1,))
+    found = nest.store(nest.scan("sort", nest.read(keys), x.rank - 1), spec)
+    nest.close()
+    nest = call.nest(x.shape, extra=[(found, tuple(order))])
+    return _told(call, nest, nest.read(found, order), x.dtype, descending)
+
+
+def _told(
+    call: Call, nest: Nest, found: Expr, kind: DType, descending: bool
+) -> tuple[Tensor | None, ...]:
+    """The elements and places of sorted integers."""
+    _, half = _word(kind)
     key, rest = found.op("shr", half), found & found.lift((1 << half) - 1)
-    value = _of_key(-1 - key if descending else key, x.dtype)
-    if x.dtype.is_float:
+    value = _of_key(-1 - key if descending else key, kind)
+    if kind.is_float:
         value = where((rest & rest.lift(1)).ne(0), -0.0, value)
     place = rest.op("shr", 1).to(dtypes.i64)
     return call.finish_all(nest, [(value, None), (place, None)])
-
-
-def _by_ranks(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor | None, ...]:
-    dtype, _ = _word(x.dtype)
-    nest = call.nest(x.shape, x)
-    both = _both(nest, nest.read(x, exact=True), d, descending)
-    keys = nest.store(both, Spec(x.shape, contiguous_strides(x.shape), dtype, call.out.device))
-    nest.close()
-    here = range(x.rank)
-    there = [x.rank if a == d else a for a in here]
-    places = ((x, tuple(here)), (keys, tuple(here)), (keys, tuple(there)))
-    nest = call.nest((*x.shape, x.shape[d]), extra=places)
-    comes_before = nest.read(keys, there) < nest.read(keys, here)
-    rank = nest.reduce("sum", comes_before.to(dtypes.i32), [x.rank]).to(dtypes.i64)
-    return _stored(call, nest, d, [{rank: nest.read(x, here)}, {rank: nest.position(d)}])
 
 
 def _both(nest: Nest, x: Expr, d: int, descending: bool) -> Expr:
@@ -158,9 +164,9 @@ def _needs_keys(x: Tensor) -> None:
 
 
 def _stored(
-    call: Call, nest: Nest, d: int, results: Sequence[Mapping[Affine | Expr, Expr]]
+    call: Call, nest: Nest, d: int, results: Sequence[Sequence[Expr]]
 ) -> tuple[Tensor | None, ...]:
-    """The results that are used, each from what it has in places of its dimension d."""
+    """The results that are used, each of what comes one after the other along dimension d."""
     made = []
     for item, given in enumerate(results):
         made.append(None)
@@ -169,8 +175,8 @@ def _stored(
         spec = call.specs[item]
         strides = contiguous_strides(spec.shape)
         buffer = call.graph.buffer(call.name, spec.shape, spec.dtype, strides, spec.device)
-        for place, value in given.items():
-            index = (place if a == d else nest.at(a) for a in range(len(spec.shape)))
+        for n, value in enumerate(given):
+            index = (affine.constant(n) if a == d else nest.at(a) for a in range(len(spec.shape)))
             nest.put(buffer, tuple(index), value.to(spec.dtype))
         made[-1] = views.whole(buffer)
     nest.close()

@@ -35,6 +35,7 @@ ADVICE: dict[Reason, str] = {
     ),
     Reason.SCATTER: "If the model can, use index_select or gather with indices that do not repeat.",
     Reason.ROW_SUMS: "Make rows shorter or contiguous, if the model can.",
+    Reason.SORT: "Nothing: several rows are sorted at a time, which takes all registers.",
     Reason.NO_HOME: "Drop this result from the outputs if it is not used.",
     Reason.TOO_MANY_BUFFERS: "Concatenate the operands (one packed tensor rather than many).",
     Reason.TOO_LONG: "Nothing: with so much arithmetic, memory traffic hardly counts.",

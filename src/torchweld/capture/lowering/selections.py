@@ -13,8 +13,9 @@ All of a short row: integers are sorted (a scan by "sort"), which hold a place, 
 An integer holds an element and its place: half of its bits are each's. Elements that are equal come
 by their places, and all NaN are equal and largest. As in ATen's kernels for CUDA (TensorTopK.cu)
 -0 is before 0 among the first few; in a sort, which is stable, they are equal. ATen on a CPU takes
-any of the elements that are equal to the last. Of 16 bits, and of integers, many are equal: who
-routes tokens by them has eager's experts in eager, and ATen's places here, too.
+any of the elements that are equal to the last, and sorts places of equal ones in any order, unless
+asked for a stable one. Who routes tokens by 16 bits, of which many are equal, has the experts of
+eager, so that such calls stay ATen's where the places are used; and so are sorts.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ MOST_TAKEN, MOST_SEEN = 32, 1 << 16
 # Elements of rows that are sorted: by programs of a GPU that hold them in registers, and by threads
 # of a CPU that hold as many rows as a vector has elements in cache; and so many rows at least.
 _MOST_ON_GPU, _MOST_ON_CPU, _FEWEST = 512, 2048, 8
+
+_ALWAYS_STABLE = 16  # elements of a row, which ATen on a CPU inserts one after the other
+_AS_THE_LIBRARY = "which of equal elements comes first, as the library has it"
 
 _Found = tuple[Expr, Expr]  # an element and its place
 
@@ -77,12 +81,14 @@ def median(call: Call, x: Tensor, d: int, keepdim: bool = False):
 
 
 @lowers("aten.sort.default", "aten.sort.stable")
-def sort(call: Call, x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True):
+def sort(call: Call, x: Tensor, dim: int = -1, descending: bool = False, *, stable=False):
     """Stable, asked for or not."""
     on_gpu = call.out.device.startswith("cuda")
     length = _length(x, dim)
     if not isinstance(length, int) or length > (_MOST_ON_GPU if on_gpu else _MOST_ON_CPU):
         raise NotLowered("all of long rows in order")
+    if not on_gpu and not stable and 1 in call.used and length > _ALWAYS_STABLE:
+        raise NotLowered(_AS_THE_LIBRARY)
     _needs_keys(x)
     rows = product(n for a, n in enumerate(x.shape) if a != normal(dim, x.rank))
     if not on_gpu and isinstance(rows, int) and rows < _FEWEST:
@@ -149,7 +155,7 @@ def _rows(call: Call, x: Tensor, d: int, k: int) -> tuple[int, Nest]:
     if k * length > MOST_SEEN:
         raise NotLowered("elements of long rows")
     if call.out.device == "cpu" and 1 in call.used and x.dtype != dtypes.f32:
-        raise NotLowered("which of equal elements comes first, as the library has it")
+        raise NotLowered(_AS_THE_LIBRARY)
     _needs_keys(x)
     return normal(d, x.rank), call.nest(x.shape, x)
 

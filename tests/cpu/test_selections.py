@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -84,6 +86,36 @@ def test_what_makes_the_rows_is_in_the_kernel():
     assert "fused_softmax_topk" in [node.name for node in record.graph.nodes]
 
 
+def _in_place(x, y):
+    z = x * 1
+    z[:] = z.sort(1)[0]
+    z += y
+    return z
+
+
+PROGRAMS = {
+    "several": lambda x, y: (x.sort(1)[0], y.sort(1)[0], x.sort(1, descending=True)[0]),
+    "both ways": lambda x, y: x.sort(1)[0].sort(2)[0],
+    "reduced": lambda x, y: (x.sort(1)[0].sum(1), (x + y).sort(-1)[0].mean((0, 1))),
+    "scanned": lambda x, y: y.sort(1)[0].cumsum(1),
+    "picked": lambda x, y: (x.sort(1)[0][:, 3], x.sort(1)[0].diff(dim=1).amax(1)),
+    "quantiles": lambda x, y: (x.quantile(0.3, dim=1), x.nanquantile(0.5, 2), x.msort()),
+    "places": lambda x, y: (y.gather(1, x.argsort(dim=1, stable=True)), x.median(1)[1]),
+    "in place": _in_place,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_with_rows_in_order(name):
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    x, y = torch.randn(9, 37, 8), torch.randn(9, 37, 8)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", torchweld.TorchweldWarning)
+        found, wanted = torchweld.fuse(PROGRAMS[name])(x, y), PROGRAMS[name](x, y)
+    torch.testing.assert_close(found, wanted)
+
+
 class Gate(nn.Module):
     def __init__(self):
         super().__init__()
@@ -100,4 +132,18 @@ def test_gradients_go_to_what_was_taken():
     given = torch.randn(70, 4)
     (wanted,) = torch.autograd.grad((model(x) * given).sum(), [model.weight])
     (found,) = torch.autograd.grad((torchweld.fuse(model)(x) * given).sum(), [model.weight])
+    torch.testing.assert_close(found, wanted)
+
+
+def test_gradients_of_rows_in_order():
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    x = torch.randn(9, 37, 8, requires_grad=True)
+    weight = torch.arange(37.0).view(1, -1, 1)
+
+    def loss(x):
+        chosen = x.median(2)[0].sum() + x.kthvalue(2, 0)[0].square().sum()
+        return (x.sort(1)[0] * weight).sum() + chosen
+
+    (wanted,), (found,) = (torch.autograd.grad(f(x), x) for f in (loss, torchweld.fuse(loss)))
     torch.testing.assert_close(found, wanted)

@@ -37,6 +37,18 @@ def test_of_equals_eagers_are_taken_where_there_are_many(dtype):
         assert torch.equal(torchweld.fuse(function)(x), function(x))
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (3, 0, 4)], ids=str)
+def test_no_rows_and_no_elements(shape):
+    x = torch.randn(shape)
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torchweld.TorchweldWarning)
+        d, k = shape.index(0) ^ 1, 2
+        found = torchweld.fuse(lambda x: (*x.topk(k, d), *x.sort(d), *x.kthvalue(k, d)))(x)
+    assert [tuple(t.shape) for t in found] == [tuple(t.shape) for t in (
+        *x.topk(k, d), *x.sort(d), *x.kthvalue(k, d))]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["strided", "one", "one element", "long", "many", "doubles"])
 def test_rows_of_other_kinds(name):
     x = torch.randn(9, 70)

@@ -165,6 +165,8 @@ def _length(x: Tensor, d: int) -> Size:
 
 
 def _needs_keys(x: Tensor) -> None:
+    if 0 in x.shape:
+        raise NotLowered("no elements in order")
     if not x.rank or x.dtype.bits > 32 or x.dtype.is_float8 or x.dtype == dtypes.b1:
         raise NotLowered(f"no order of {x.dtype} by 32-bit integers")
 

@@ -726,26 +726,21 @@ def row_scaled(rows: int, columns: int) -> Case:
       x=("bf16", rows, columns), s=("f32", rows), y=("bf16", rows, columns))  # fmt: skip
 
 
-def far(rows: int, columns: int, step: int) -> Case:
-    """y[i] = max of x[i, j] + step j + 7: numbers of more than 32 bits from indices of fewer."""
+def far(rows: int, columns: int, name: str, index: str) -> Case:
+    """y[i] = max of x[i, j] + `index`: numbers of more than 32 bits from indices of fewer."""
     body = f"""%0 = load x[i, j] : i64
-        %1 = index 7{step:+}*j : i64
+        %1 = index {index} : i64
         %2 = add %0 %1 : i64
         %3 = reduce.max[j] %2 : i64
         store y[i] %3"""
-    return case(f"far_{'down' if step < 0 else 'up'}_{abs(step)}", f"i:{rows}, j:{columns}", body,
+    return case(f"far_{name}", f"i:{rows}, j:{columns}", body,
                 x=("i64", rows, columns), y=("i64", rows))  # fmt: skip
 
 
-def far_back(rows: int, columns: int) -> Case:
-    """The same of 2^32 - 1 - j."""
-    body = """%0 = load x[i, j] : i64
-        %1 = index 4294967295-1*j : i64
-        %2 = add %0 %1 : i64
-        %3 = reduce.max[j] %2 : i64
-        store y[i] %3"""
-    return case(f"far_back_{rows}x{columns}", f"i:{rows}, j:{columns}", body,
-                x=("i64", rows, columns), y=("i64", rows))  # fmt: skip
+FAR = {
+    "up": "7+30000000*j", "down": "7-30000000*j", "further": "7+300000000*j",
+    "back": "4294967295-1*j",
+}  # fmt: skip
 
 
 def window(rows: int, columns: int) -> Case:

@@ -14,8 +14,8 @@ An integer holds an element and its place: half of its bits are each's. Elements
 by their places, and all NaN are equal and largest. As in ATen's kernels for CUDA (TensorTopK.cu)
 -0 is before 0 among the first few; in a sort, which is stable, they are equal. ATen on a CPU takes
 any of the elements that are equal to the last, and sorts places of equal ones in any order, unless
-asked for a stable one. Who routes tokens by 16 bits, of which many are equal, has the experts of
-eager, so that such calls stay ATen's where the places are used; and so are sorts.
+asked for a stable one. Who routes tokens by 16 bits, of which many are equal, is to have eager's
+experts: such calls stay ATen's where the places are used, and so do sorts that may be unstable.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from torchweld.ir.views import Tensor, contiguous_strides
 
 # Each takes a pass over the row, which is held in registers or in cache; a radix select takes as
 # many as there are digits, whatever is taken. And elements that are looked at for a row.
-MOST_TAKEN, MOST_SEEN = 32, 1 << 16
+_MOST_TAKEN, _MOST_SEEN = 32, 1 << 16
 # Elements of rows that are sorted: by programs of a GPU that hold them in registers, and by threads
 # of a CPU that hold as many rows as a vector has elements in cache; and so many rows at least.
 _MOST_ON_GPU, _MOST_ON_CPU, _FEWEST = 512, 2048, 8
@@ -69,7 +69,7 @@ def kthvalue(call: Call, x: Tensor, k: int, d: int = -1, keepdim: bool = False):
 def median(call: Call, x: Tensor, d: int, keepdim: bool = False):
     """The lower of two; of a row with a NaN, the first of those."""
     length = _length(x, d)
-    k = (length + 1) // 2 if isinstance(length, int) else MOST_TAKEN + 1
+    k = (length + 1) // 2 if isinstance(length, int) else _MOST_TAKEN + 1
     d, nest = _rows(call, x, d, k)
     value = nest.read(x, exact=True)
     middle, at = _nth(nest, d, value, k)
@@ -90,11 +90,12 @@ def sort(call: Call, x: Tensor, dim: int = -1, descending: bool = False, *, stab
     if not on_gpu and not stable and 1 in call.used and length > _ALWAYS_STABLE:
         raise NotLowered(_AS_THE_LIBRARY)
     _needs_keys(x)
-    rows = product(n for a, n in enumerate(x.shape) if a != normal(dim, x.rank))
+    d = normal(dim, x.rank)
+    rows = product(n for a, n in enumerate(x.shape) if a != d)
     if not on_gpu and isinstance(rows, int) and rows < _FEWEST:
         raise NotLowered("few rows in order")
     how = _with_all if on_gpu else _apart
-    return how(call, x, normal(dim, x.rank), descending)
+    return how(call, x, d, descending)
 
 
 def _with_all(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor | None, ...]:
@@ -150,9 +151,9 @@ def _rows(call: Call, x: Tensor, d: int, k: int) -> tuple[int, Nest]:
     """(the dimension, a nest over x) where the first k along it are found one by one. Raises
     NotLowered."""
     length = _length(x, d)
-    if not isinstance(length, int) or not 0 < k <= min(length, MOST_TAKEN):
+    if not isinstance(length, int) or not 0 < k <= min(length, _MOST_TAKEN):
         raise NotLowered("many elements of rows, or of rows of a length that is not known")
-    if k * length > MOST_SEEN:
+    if k * length > _MOST_SEEN:
         raise NotLowered("elements of long rows")
     if call.out.device == "cpu" and 1 in call.used and x.dtype != dtypes.f32:
         raise NotLowered(_AS_THE_LIBRARY)

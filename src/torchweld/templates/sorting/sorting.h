@@ -24,7 +24,7 @@ template <class T> static void tw_sort_rows(const T* from, T* to, int64_t rows, 
     const int64_t parts = omp_get_num_threads(), part = omp_get_thread_num();
     char* memory = (char*)malloc(length * TW_BYTES + TW_BYTES);
     T* side_by_side = (T*)(((uintptr_t)memory + TW_BYTES - 1) / TW_BYTES * TW_BYTES);
-    for (int64_t row = 0; row < each * length; ++row) side_by_side[row] = 0;
+    for (int64_t i = 0; i < each * length; ++i) side_by_side[i] = 0;  // rows that the last block lacks
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
       const int64_t first = block * each, count = rows - first < each ? rows - first : each;
       for (int64_t r = 0; r < count; ++r)

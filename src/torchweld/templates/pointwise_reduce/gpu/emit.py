@@ -490,7 +490,7 @@ class Kernel:
 
     def _nearest(self, index: Affine) -> int:
         """Products below it have a sum of 32 bits."""
-        if self.index_type == "tl.int32" or fits_32_bits(index, self.comp.extents):
+        if self.index_type == "tl.int32" or _fits_32_bits(index, self.comp.extents):
             return _LEAST_FAR
         share = _LEAST_FAR // (1 + len(index.terms))
         near = isinstance(index.const, int) and abs(index.const) < share
@@ -602,16 +602,16 @@ def is_wide(
     maps = [a.offset for a in accesses.all] + [i.map for i in comp.body if isinstance(i, Index)]
     spans = [_span(buffers[a.buffer]) for a in accesses.all if a.refs]
     spans += [_points([extents[a] for a in axes]) for axes in dimensions or [tuple(extents)]]
-    small = all(isinstance(s, int) and s < 2**31 for s in spans)
-    return not (small and all(fits_32_bits(m, extents) for m in maps))
+    small = all(isinstance(s, int) and s < _LEAST_FAR for s in spans)
+    return not (small and all(_fits_32_bits(m, extents) for m in maps))
 
 
-def fits_32_bits(index: Affine, extents: Mapping[str, Size]) -> bool:
+def _fits_32_bits(index: Affine, extents: Mapping[str, Size]) -> bool:
     """Whether it does wherever its axes are, and each of its products."""
     reach = [abs(c) * extents.get(n, 1) if isinstance(c, int) else c for n, c in index.terms]
     if not all(isinstance(size, int) for size in (*reach, index.const)):
         return False
-    return sum(reach) + abs(index.const) < 2**31
+    return sum(reach) + abs(index.const) < _LEAST_FAR
 
 
 def _points(extents: Iterable[int]) -> int:

@@ -1,4 +1,4 @@
-"""Elements of rows in order: us of eager, torch.compile and torchweld, medians, inference.
+"""Elements of rows in order, and places among such: us of eager, torch.compile and torchweld, medians, inference.
 
     python bench/selections.py [cpu | cuda] [PART_OF_A_NAME]
 
@@ -38,6 +38,18 @@ def nearest(x, w):
     return torch.cdist(x.float(), w.float().t()[:512]).topk(9, largest=False)
 
 
+def bins(x, w):
+    return torch.bucketize(x, w[0].sort()[0])
+
+
+def between(x, w):
+    """The second samples along NeRF's rays."""
+    ordered = w.sigmoid().cumsum(-1)
+    above = torch.searchsorted(ordered, x.abs() * 16).clamp(1, 62)
+    low, high = ordered.gather(-1, above - 1), ordered.gather(-1, above)
+    return low + (x - low) / (high - low)
+
+
 CASES = [
     *((f"top {k} of {n}", top(k), ((rows, n),))
       for rows, n, k in ((8192, 64, 2), (8192, 64, 8), (8192, 256, 8), (8192, 64, 32),
@@ -50,6 +62,8 @@ CASES = [
     ("sort of 30 columns", lambda x: x.sort(1)[0], ((64, 30, 500),)),
     ("64 experts of tokens", routed, ((8192, 512), (512, 64))),
     ("256 experts, by a bias", routed_by_bias, ((8192, 512), (512, 256))),
+    ("bins of 255", bins, ((4096, 1024), (1, 255))),
+    ("between 63 of", between, ((8192, 128), (8192, 63))),
     ("nearest of 512 points", nearest, ((4096, 3), (3, 512))),
 ]  # fmt: skip
 

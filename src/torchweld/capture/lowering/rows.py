@@ -17,6 +17,7 @@ from torchweld.capture.lowering import (  # noqa: F401
     reductions,
     resized_gradients,
     scatter,
+    searches,
     selections,
     windows,
 )

@@ -1,4 +1,6 @@
-"""Elements of rows in order, and places among such: us of eager, torch.compile and torchweld, medians, inference.
+"""Elements of rows in order, and places among such: us of eager, torch.compile and torchweld.
+
+Medians, in inference.
 
     python bench/selections.py [cpu | cuda] [PART_OF_A_NAME]
 

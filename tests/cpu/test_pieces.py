@@ -111,3 +111,20 @@ def test_sizes_without_an_expression_are_computed_before(name):
             result.sum().backward(), expected.sum().backward()
             torch.testing.assert_close(leaf.grad, other.grad)
     assert len(torchweld.api.records(fused)) == 2  # forward and backward
+
+
+def test_code_that_dynamo_fails_with_is_cut_at_the_size(recwarn):
+    """Torch 2.13 ends with an error where `combinations` selects, if such sizes are captured."""
+    torch.compiler.reset()
+    events.clear()
+
+    def pairs(x):
+        pair = torch.combinations(x[0] * 2, 2)
+        return pair.diff(dim=1).exp().sum() + x.cos().sum()
+
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    fused = torchweld.fuse(pairs)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x), pairs(x))
+    assert len(torchweld.records(fused)) == 2
+    assert "cannot trace" not in "".join(str(w.message) for w in recwarn)

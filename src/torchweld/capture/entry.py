@@ -20,7 +20,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from torchweld.capture import assigned, torch_private
+from torchweld.capture import assigned, torch_private, tracing
 from torchweld.capture.functions import with_code
 from torchweld.capture.told import warn_of
 from torchweld.core.errors import one_line
@@ -47,12 +47,18 @@ class Entry:
 
 class _Failures:
     """What Dynamo cannot compile runs in eager. Other inputs may go well, so it is tried again, but
-    not in every call of code that always fails."""
+    not in every call of code that always fails. If sizes that depend on data were what it fails
+    with, it is tried at once without them."""
 
     def __init__(self) -> None:
         self._counts: Counter[CodeType] = Counter()
+        self._cut: set[CodeType] = set()  # at such sizes
 
-    def __call__(self, code: CodeType, error: Exception) -> bool:
+    def __call__(self, code: CodeType, error: Exception) -> bool | None:
+        if code not in self._cut and torch_private.is_of_sizes_from_data(error):
+            self._cut.add(code)
+            tracing.leave_out_sizes_next()
+            return None
         name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has none
         place = f"{name} ({code.co_filename}:{code.co_firstlineno})"
         message = f"torch.compile cannot trace {place}, which runs in eager: {one_line(error)}"

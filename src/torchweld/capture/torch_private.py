@@ -54,6 +54,8 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
+    GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
     ShapeEnv,
     StatelessSymbolicContext,
     free_unbacked_symbols,
@@ -332,8 +334,8 @@ def compile_apart(function: Callable, backend: Callable, dynamic: bool | None) -
     return torch.compile(function, backend=backend, dynamic=dynamic, **_APART)
 
 
-# Told of code that Dynamo cannot compile; says whether to try no more.
-Failed = Callable[[CodeType, Exception], bool]
+# Told of code that Dynamo cannot compile; says whether to try no more, or None: once more, now.
+Failed = Callable[[CodeType, Exception], "bool | None"]
 _PARTS_OF_A_CALL = {"callback", "fn", "is_fx_symbolic_tracing", "is_jit_tracing", "self"}
 _READ = ("2.11.", "2.12.", "2.13.")  # releases whose wrapper was read for `quick`
 _SET_APART = getattr(eval_frame, "set_eval_frame_isolate_recompiles_id", None)  # from 2.13 on
@@ -344,6 +346,7 @@ _INCLUDED = torch._C._dispatch_tls_local_include_set  # keys of the dispatcher
 _EXCLUDED = torch._C._dispatch_tls_local_exclude_set
 _POP_LAYERS = torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth
 _FX_FLAG = "_is_fx_tracing_flag"
+_OF_SIZES_FROM_DATA = (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound)
 _GRAPH = "__compiled_fn_"  # globals that Dynamo's code calls
 
 
@@ -436,12 +439,19 @@ def _attempted(callback: Callable, failed: Failed | None, frame, *args, **kwargs
         except Exception as error:
             if failed is None or _is_not_suppressed(error):
                 raise
-            made = ConvertFrameReturn(apply_to_code=failed(frame.f_code, error))
+            no_more = failed(frame.f_code, error)
             # Dynamo leaves these as they were where it failed, or sets them when the error goes.
             _forget_frames(error)
             _POP_LAYERS(layers)
             torch.set_grad_enabled(gradients)
-            return made
+    if no_more is None:
+        return _attempted(callback, failed, frame, *args, **kwargs)
+    return ConvertFrameReturn(apply_to_code=no_more)
+
+
+def is_of_sizes_from_data(error: Exception) -> bool:
+    """Whether Dynamo or a fake tensor could not go on with a size that depends on data."""
+    return any(isinstance(e, _OF_SIZES_FROM_DATA) for e in _with_causes(error))
 
 
 def _out_of_sight(disabled: Callable) -> Callable:

@@ -28,6 +28,15 @@ class _Compilation(threading.local):
     was: dict[str, bool] = field(default_factory=dict)
 
 
+class _Next(threading.local):
+    """The next compilation of this thread. `sizes`: that depend on data are captured."""
+
+    sizes = True
+
+
+_next = _Next()
+
+
 class Listener:
     """`ours()`: the compilation that begins is for a fused object. `heard(place, reason)`: a graph
     is cut at this line."""
@@ -51,7 +60,9 @@ class Listener:
             torch_private.time_guards(False)
             torch_private.find_methods_by_name(False)
             torch_private.find_states_of_lstm(False)
-            self._now.was = {n: torch_private.set_dynamo(n, v) for n, v in _SETTINGS.items()}
+            asked = {**_SETTINGS, _SIZES: _next.sizes}
+            _next.sizes = True
+            self._now.was = {n: torch_private.set_dynamo(n, v) for n, v in asked.items()}
             self._breaks.listen()
 
     def _ended(self, _) -> None:
@@ -70,3 +81,9 @@ def trace_again_without_sizes() -> None:
     Dynamo trace it once more, cut at each of them. Returns where that has been done already."""
     if torch_private.set_dynamo(_SIZES, False):
         raise torch_private.TraceAgain
+
+
+def leave_out_sizes_next() -> None:
+    """The next compilation of this thread is cut at each size that depends on data: for code that
+    Dynamo itself fails with, where these are captured."""
+    _next.sizes = False

@@ -435,3 +435,30 @@ def test_the_deviation_of_all_elements_is_biased_if_asked(function, shape):
     events.clear()
     assert torch.allclose(torchweld.fuse(Apply(function), (x,))(x), function(x), rtol=1e-5)
     assert not events.events()
+
+
+class Windowed(nn.Module):
+    """torch.export leaves out `contiguous`: the library's attention has heads inside of positions.
+    Written out, it has not by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(64, 192)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(x).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+        i = torch.arange(x.shape[1])
+        mask = (i[:, None] - i).abs() < 9
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return mixed.transpose(1, 2).contiguous().view(x.shape[0], -1, 64)
+
+
+def test_attention_that_is_written_out_is_laid_out_as_the_librarys():
+    torch.compiler.reset()
+    model, x = Windowed().eval(), torch.randn(2, 70, 64)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", events.TorchweldWarning)
+        fused = torchweld.fuse(model, x)
+        torch.testing.assert_close(fused(x), model(x))
+    (record,) = torchweld.records(fused)
+    assert [node.name for node in record.graph.nodes] == ["addmm", "attention"]

@@ -53,9 +53,18 @@ def _write_sdpa(node: Node, takes: Takes) -> bool:
         return False
     if not takes(scores):
         return False
-    node.target, node.kwargs = masked_attention, given
-    node.args = ()
+    node.target, node.args, node.kwargs = masked_attention, (), given
+    if _is_by_positions(example(node)):
+        node.kwargs = given | {"by_positions": True}
     return True
+
+
+def _is_by_positions(result) -> bool:
+    """Whether heads lie inside of positions. torch.export leaves out a copy that makes them so, as
+    the library's kernels do: whoever views the heads as one then needs them so."""
+    if not isinstance(result, torch.Tensor):
+        return False
+    return result.transpose(1, 2).is_contiguous() and not result.is_contiguous()
 
 
 def _has_computed_mask(given: dict, scores: Scores) -> bool:
@@ -119,10 +128,17 @@ def _is_small(value, least: int) -> bool:
 
 
 def masked_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-):
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False,
+    by_positions=False,
+):  # fmt: skip
     """scaled_dot_product_attention in steps; zero for a query that may see nothing. Scores are in
-    float32 at least."""
+    float32 at least. `by_positions`: the result is contiguous as [batch, positions, heads,
+    columns]."""
+    result = _mixed(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return result.transpose(1, 2).contiguous().transpose(1, 2) if by_positions else result
+
+
+def _mixed(query, key, value, attn_mask, dropout_p, is_causal, scale) -> torch.Tensor:
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = (t.repeat_interleave(groups, 1) for t in (key, value))

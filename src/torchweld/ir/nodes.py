@@ -435,3 +435,16 @@ def instr_axes(instr: Instr, known: Sequence[frozenset[str]]) -> frozenset[str]:
     if isinstance(instr, Reduce):
         return axes - frozenset(instr.axes)
     return axes | {instr.axis} if isinstance(instr, Scan) else axes
+
+
+def depends_on_loads(comp: Comp) -> tuple[bool, ...]:
+    """For each value, whether it is more than arithmetic on indices and constants."""
+    return _depends_on_loads(comp.body)
+
+
+@once(1024)
+def _depends_on_loads(body: tuple[Instr, ...]) -> tuple[bool, ...]:
+    found: list[bool] = []
+    for instr in body:
+        found.append(isinstance(instr, Load) or any(found[v] for v in operands(instr)))
+    return tuple(found)

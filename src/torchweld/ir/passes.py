@@ -20,6 +20,7 @@ from torchweld.ir.nodes import (
     Reduce,
     Ref,
     Scan,
+    Store,
     Value,
     operands,
     store_axes,
@@ -118,17 +119,30 @@ def passes(comp: Comp, frame: Frame) -> tuple[Pass, ...]:
 def can_share_rows(comp: Comp, frame: Frame) -> bool:
     """Whether several programs may share the columns of a row: reductions do not depend on each
     other. What else is stored lies along the columns, so that each point belongs to one share, or
-    along the rows alone: a second kernel has these."""
-    at = stages(comp.body, frame.column_reductions)
-    indirect = [s.index for s in comp.stores]
-    indirect += [i.index for i in comp.body if isinstance(i, Load)]
+    along the rows alone: a second kernel has these, which computes no places."""
+    at, along = stages(comp.body, frame.column_reductions), _stores_along(comp, frame.columns)
     return (
         max(at, default=0) == 1
-        and all(_store_stage(comp, p, at) == 0 for p in _stores_along(comp, frame.columns))
+        and all(_store_stage(comp, p, at) == 0 for p in along)
         and not any(isinstance(i, Scan) for i in comp.body)
         and not any(s.combine for s in comp.stores)
-        and not any(isinstance(e, Ref) for index in indirect for e in index)
+        and not _computes_places(comp, [s for p, s in enumerate(comp.stores) if p not in along])
     )
+
+
+def _computes_places(comp: Comp, stores: Collection[Store]) -> bool:
+    """Whether what is done for them behind reductions reads or writes at computed places."""
+    seen: set[Value] = set()
+    todo, indices = [v for s in stores for v in store_operands(s)], [s.index for s in stores]
+    while todo:
+        value = todo.pop()
+        if value in seen or isinstance(comp.body[value], Reduce):
+            continue
+        seen.add(value)
+        todo += operands(comp.body[value])
+        if isinstance(comp.body[value], Load):
+            indices.append(comp.body[value].index)
+    return any(isinstance(entry, Ref) for index in indices for entry in index)
 
 
 def _stores_along(comp: Comp, columns: Collection[str]) -> list[int]:

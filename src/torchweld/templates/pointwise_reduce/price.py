@@ -30,6 +30,7 @@ from torchweld.ir.nodes import (
     Scan,
     Store,
     Value,
+    depends_on_loads,
     map_axes,
     operands,
     store_operands,
@@ -123,7 +124,7 @@ def _cost_of(made: Stretches, buffers, hints, device: Target) -> Cost:
 
 
 def _whole(comp: Comp, buffers, hints, device: Target) -> Cost:
-    facts = _facts(comp, buffers, hints)
+    facts = _facts(comp, buffers, hints, device)
     traffic = _traffic(comp, facts, buffers, hints, device)
     memory_s = sum(memory_seconds(b, buffers[name], hints, device) for name, b in traffic.items())
     memory_s += _partials(facts, device) / device.llc_bytes_per_s
@@ -153,17 +154,18 @@ def _number(size: Size, hints: Mapping[str, int]) -> int:
     return size if isinstance(size, int) else hint(size, hints)
 
 
-def _facts(comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int]) -> _Facts:
+def _facts(comp: Comp, buffers: Mapping[str, Buffer], hints, device: Target) -> _Facts:
     extents = {a.name: _number(a.extent, hints) for a in comp.axes}
     frame = frame_of(comp) or Frame(tuple(extents), ())
     facts = _Facts(extents, frame, value_axes(comp.body), None)
-    return replace(facts, inner=_inner_axis(comp, facts, buffers, hints))
+    return replace(facts, inner=_inner_axis(comp, facts, buffers, hints, device))
 
 
-def _inner_axis(comp: Comp, facts: _Facts, buffers, hints) -> str | None:
-    """The axis along which neighbouring lanes work: the one along which most bytes are
-    contiguous."""
-    votes = {a.name: 0 for a in comp.axes}
+def _inner_axis(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> str | None:
+    """The axis along which neighbouring lanes work: the one along which most bytes are contiguous.
+    With sums over rows a GPU's lanes lie along columns, wherever memory does."""
+    sums_rows = device.kind == "cuda" and facts.frame.column_reductions
+    votes = dict.fromkeys(facts.frame.columns if sums_rows else (a.name for a in comp.axes), 0)
     for access in _accesses(comp):
         buffer = buffers[access.buffer]
         touched = _points(access, facts) * buffer.dtype.bytes
@@ -302,7 +304,7 @@ def _stages(comp: Comp, facts: _Facts) -> int:
 def _arithmetic(comp: Comp, facts: _Facts) -> tuple[float, float]:
     """Multiply-add equivalents on the ordinary and on the special-function units."""
     plain = special = 0.0
-    loaded = _depends_on_loads(comp)
+    loaded = depends_on_loads(comp)
     for value, instr in enumerate(comp.body):
         each, is_special = _instruction_cost(instr)
         if isinstance(instr, Load) and instr.guard is not None and loaded[instr.guard]:
@@ -350,14 +352,6 @@ def _times(facts: _Facts, value: Value) -> int:
     if facts.axes[value].intersection(along):
         return points
     return points // max(1, prod(facts.extents[n] for n in along))
-
-
-def _depends_on_loads(comp: Comp) -> list[bool]:
-    """Which values are more than arithmetic on indices and constants."""
-    found: list[bool] = []
-    for instr in comp.body:
-        found.append(isinstance(instr, Load) or any(found[v] for v in operands(instr)))
-    return found
 
 
 def memory_seconds(moved: float, buffer: Buffer, hints, device: Target) -> float:

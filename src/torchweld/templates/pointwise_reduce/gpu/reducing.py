@@ -13,6 +13,7 @@ from torchweld.ir.nodes import (
     Op,
     Reduce,
     Scan,
+    depends_on_loads,
     store_axes,
     store_operands,
     value_axes,
@@ -134,11 +135,21 @@ def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
 
 def _near_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
     """Bytes that are moved by accesses whose neighbours in memory are along `axis`."""
-    return sum(accesses.touched(a, hints) for a in accesses.all if axis in _nearest(a, hints))
+    near = (a for a in accesses.all if axis in _nearest(accesses, a, hints))
+    return sum(accesses.touched(a, hints) for a in near)
 
 
-def _nearest(access: Access, hints: Mapping[str, int]) -> list[str]:
-    steps = {axis: abs(size.hint(step, hints)) for axis, step in access.offset.terms}
+def _nearest(accesses: Accesses, access: Access, hints: Mapping[str, int]) -> list[str]:
+    """Axes along which the next element is nearest. An index that is computed of axes alone
+    (windows of a pooling) is taken to be one more at the next point, or near that."""
+    terms = [*access.offset.terms]
+    for value, step in access.refs:
+        if not depends_on_loads(accesses.comp)[value]:
+            terms += [(axis, step) for axis in value_axes(accesses.comp.body)[value]]
+    steps: dict[str, int] = {}
+    for axis, step in terms:
+        far = abs(size.hint(step, hints))
+        steps[axis] = min(far, steps.get(axis, far))
     return [axis for axis, step in steps.items() if step == min(steps.values())]
 
 

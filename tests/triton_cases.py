@@ -726,6 +726,19 @@ def row_scaled(rows: int, columns: int) -> Case:
       x=("bf16", rows, columns), s=("f32", rows), y=("bf16", rows, columns))  # fmt: skip
 
 
+def row_divided(columns: int) -> Case:
+    """By a number of each row: zeros, infinities, NaN and tiny ones among both."""
+    rows = len(HARD)
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(0))
+    x[:, : len(HARD)] = HARD[:columns]
+    return case("row_divided", f"i:{rows}, j:{columns}", """
+      %0 = load x[i, j] : f32
+      %1 = load s[i] : f32
+      %2 = div %0 %1 : f32
+      store y[i, j] %2""", fill={"x": x, "s": HARD},
+      x=("f32", rows, columns), s=("f32", rows), y=("f32", rows, columns))  # fmt: skip
+
+
 def far(rows: int, columns: int, name: str, index: str) -> Case:
     """y[i] = max of x[i, j] + `index`: numbers of more than 32 bits from indices of fewer."""
     body = f"""%0 = load x[i, j] : i64

@@ -254,9 +254,10 @@ def test_a_quotient_of_one_is_a_reciprocal_that_is_rounded_alike(name, dtype, ar
 
 
 def test_other_quotients_are_divisions():
-    """2 / x is not 2 * (1 / x) where that is subnormal; x / 3 is not x * (1 / 3)."""
+    """2 / x is not 2 * (1 / x) where that is subnormal; x / 3 is not x * (1 / 3), but may be made
+    of it and of what is left."""
     text = "%1 = const {} : f32\n%2 = div {} : f32\nstore y[i] %2"
     for number, sides in (("2.0", "%1 %0"), ("3.0", "%0 %1"), ("1.0", "%0 %1")):
         made = cases.inverse(text.format(number, sides), 1000)
         (source,) = bundle_of(made.comp, made.buffers, named_target("h100"), {}).sources
-        assert "rcp_rn" not in source.text
+        assert "rcp_rn" not in source.text or "_quotient(v0, v1)" in source.text

@@ -65,6 +65,23 @@ def _tile_at(r, c, tiles_r, tiles_c, group):
     rows = tl.minimum(tiles_r - first, group)
     return first + tile % width % rows, tile % width // rows
 ''',
+    "_quotient": '''
+@triton.jit
+def _quotient(a, b):
+    """a / b of float32 as a division rounds it, where many `a` have one `b`, whose reciprocal is
+    taken once. The rest of a quotient, which a multiply-add has exactly, gives the next, twice; the
+    second is the nearest (Markstein 1990), unless `a` is less than 2^-103, of which the rest is
+    not exact: it may be one unit off. Zero and infinity have no rest. `b` is brought to where it
+    has a reciprocal."""
+    size = tl.abs(b)
+    scale = tl.where(size < 2.0 ** -100, 2.0 ** 64, tl.where(size > 2.0 ** 100, 2.0 ** -64, 1.0))
+    divisor = b * scale
+    inverse = libdevice.rcp_rn(divisor)
+    first = a * inverse
+    second = libdevice.fma_rn(libdevice.fma_rn(-first, divisor, a), inverse, first)
+    third = libdevice.fma_rn(libdevice.fma_rn(-second, divisor, a), inverse, second)
+    return tl.where((first == 0) | (tl.abs(first) == float("inf")), first, third) * scale
+''',
     "_fmod": '''
 @triton.jit
 def _fmod(a, b):

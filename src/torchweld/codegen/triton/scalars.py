@@ -57,6 +57,10 @@ _LIBDEVICE = [
 # MUFU.RCP and three multiply-adds, where a division has five and FCHK; nvcc writes 1.0f / x so.
 RECIPROCAL = "libdevice.rcp_rn({0})"
 
+# Of many numbers and one divisor. On sm_90 a division has eight instructions with a branch that
+# nothing is moved across.
+QUOTIENT = "_quotient({0}, {1})"
+
 FLOAT = {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE} | {
     "neg": "-{0}",
     "abs": "tl.abs({0})",

@@ -146,14 +146,14 @@ class Face(Kernel):
             return False
         return abs(index.const) + sum(n * abs(c) for n, c in lengths) < 1 << 24
 
-    def _op(self, instr: Op) -> str:
+    def _op(self, value: Value, instr: Op) -> str:
         if self.fast and instr.name == "exp" and (text := self._exp2(instr.args[0])):
             return text
         if self.fast and instr.name == "tanh" and self._rounds_results():
             return NEAR_ONE["tanh"].format(self.value(instr.args[0]))
         if self.fast and instr.name == "div" and self._is_one_side(instr.args[1]):
             return f"{self.value(instr.args[0])} * {self._reciprocal(instr.args[1])}"
-        return super()._op(instr)
+        return super()._op(value, instr)
 
     def _rounds_results(self) -> bool:
         """Whether results have 16 bits. A tanh within 2e-7 of 1 is off by as much of its scale,

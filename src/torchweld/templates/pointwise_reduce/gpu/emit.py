@@ -418,7 +418,7 @@ class Kernel:
         if value in self.rounded:
             return f"libdevice.mul_rn({', '.join(map(self.value, instr.args))})"
         if isinstance(instr, Op):
-            return self._op(instr)
+            return self._op(value, instr)
         if isinstance(instr, Cast):
             return self.cast(self.value(instr.arg), self.body[instr.arg].dtype, instr.dtype)
         raise AssertionError(f"{instr} is emitted by the form of the kernel")
@@ -428,7 +428,7 @@ class Kernel:
             return f"tl.full((), {self.size(instr.map.const)}, {scalars.TYPES[instr.dtype]})"
         return f"({self.offset(instr.map)}).to({scalars.TYPES[instr.dtype]})"
 
-    def _op(self, instr: Op) -> str:
+    def _op(self, value: Value, instr: Op) -> str:
         kind = self.body[instr.args[-1]].dtype.kind
         if TABLE[instr.name].result == "bool":
             kind = self.body[instr.args[0]].dtype.kind
@@ -444,7 +444,17 @@ class Kernel:
             return f"{args[0]} * {inverse}"
         if divides_a_reduction(self.body, instr):
             return scalars.FLOAT["div"].format(*args)
+        if self._shares_divisor(value) and not self.fast:
+            return self.helper(scalars.QUOTIENT.format(*args))
         return self.operation(instr.name, "int" if kind == "uint" else kind, *args)
+
+    def _shares_divisor(self, value: Value) -> bool:
+        """Whether it is a quotient of float32 whose divisor is the same along a tile dimension."""
+        instr = self.body[value]
+        if instr.name != "div" or instr.dtype != dtypes.f32:
+            return False
+        along, divisor = (self.along(self.axes[v]) for v in (value, instr.args[1]))
+        return len(divisor) < len(along)
 
     def _exact_inverse(self, instr: Op) -> str:
         """Of what is divided by, if it is a power of two: a product with it has the same bits, and

@@ -59,6 +59,24 @@ def test_rows_and_columns(sizes, dtype):
     assert verify(model, torchweld.fuse(model), tuple(args), seeds=(0,)).ok
 
 
+class Moved(torch.nn.Module):
+    """Points by a few weights for each image, whose gradients are sums over all points."""
+
+    def forward(self, x, w, v):
+        return torch.tanh(x @ w), torch.tanh(x.flatten(0, 1) @ v)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(17, 9001, 3, 2), (1, 70000, 4, 4), (300, 1600, 2, 5)])
+def test_a_few_long_sums(sizes, dtype):
+    count, points, rows, columns = sizes
+    torch.manual_seed(0)
+    shapes = (count, points, rows), (count, rows, columns), (rows, columns)
+    args = [torch.randn(s, device="cuda", dtype=dtype, requires_grad=True) for s in shapes]
+    model = Moved()
+    assert verify(model, torchweld.fuse(model), tuple(args), train=True, seeds=(0,)).ok
+
+
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_wide_products_are_one_call_of_the_library(dtype):
     """Their sums are float32, of factors as they are."""

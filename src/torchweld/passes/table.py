@@ -135,7 +135,7 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: factors_together(g, c.loose_outputs))),
         Pass("scores", "products with a softmax between -> one kernel, no scores in memory",
              lambda made, c: score_nests(made, c.target, c.options, c.choose)),
-        Pass("single rows", "batches of products with one row -> sums, fused like any other",
+        Pass("single rows", "products of few results -> sums, fused like any other",
              _graph(lambda g, c: single_rows_as_sums(g))),
         Pass("row totals", "reductions over everything of what rows were reduced for -> by rows",
              _graph(lambda g, c: totals_by_rows(g, c.target))),

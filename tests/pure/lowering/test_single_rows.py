@@ -59,7 +59,29 @@ def test_no_call_is_left(function, dtype):
     assert calls(as_sums(function, *given(dtype))) == 0
 
 
+def of_few_results(x, w):
+    """Of matrices that lie turned, and of others; with a bias."""
+    a, b = x.view(2, 600, 3).mT, w.view(2, 600, 2)
+    flat = torch.addmm(w[:2], a.reshape(6, 600)[:2], b[0], alpha=0.5)
+    return a * 2 @ b.relu(), flat
+
+
+def of_more_results(x, w):
+    return (x.view(2, 450, 4).mT @ x.view(2, 450, 4),)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_few_long_sums(dtype):
+    x, w = torch.randn(3600).to(dtype), torch.randn(2400).to(dtype)
+    graph = as_sums(of_few_results, x, w)
+    assert calls(graph) == 0
+    (made,) = (n for n in graph.nodes if isinstance(n, Comp) and n.name == "bmm")
+    assert len(made.stores) == 6
+
+
 def test_products_of_more_rows_stay_calls():
+    assert calls(as_sums(two_rows, *given())) == 1
+    assert calls(as_sums(of_more_results, torch.randn(3600), torch.randn(1))) == 1
     assert calls(as_sums(two_rows, *given())) == 1
 
 

@@ -101,6 +101,25 @@ def leaky_relu_backward(grad, x, slope, is_result=False):
     return where(x > 0, grad, grad * slope)
 
 
+@lowers("aten.rrelu_with_noise_functional.default")
+def rrelu(call: Call, x, noise, lower=1 / 8, upper=1 / 3, training=False, generator=None):
+    """In inference, with the mean slope; the noise is left as it is."""
+    if training:
+        raise NotLowered("random slopes")
+    nest = call.nest(call.out.shape, x)
+    given, dtype = nest.read(x, exact=True), call.compute()
+    result = leaky_relu(given.to(dtype), (lower + upper) / 2)
+    (found, _) = call.finish_all(nest, [(result, None), None])
+    return found, call.fresh(noise) if 1 in call.used else None
+
+
+@pointwise("aten.rrelu_with_noise_backward.default", exact=True)
+def rrelu_backward(grad, x, noise, lower, upper, training, is_result):
+    if training:
+        raise NotLowered("random slopes")
+    return leaky_relu_backward(grad, x, (lower + upper) / 2)
+
+
 @pointwise("aten.elu.default", exact=True)
 def elu(x, alpha=1, scale=1, input_scale=1):
     return where(x > 0, x * scale, (x * input_scale).expm1() * (alpha * scale))

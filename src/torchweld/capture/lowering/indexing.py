@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr
-from torchweld.capture.lowering.nest import COMPUTED, Nest
+from torchweld.capture.lowering.nest import COMPUTED, Nest, Place
 from torchweld.capture.lowering.ranges import (
     check_range,
     in_range,
@@ -28,7 +28,7 @@ def embedding(call: Call, weight, indices, padding_idx=-1, scale_grad_by_freq=Fa
     last = len(shape) - 1
     guarded = check_range(call, indices, weight.shape[0])
     nest = call.nest(shape, extra=[(weight, (None, last)), (indices, tuple(range(last)))])
-    row, guards = _place(nest.read(indices, range(last)), weight.shape[0], guarded)
+    row, guards = _place(nest.read(indices, range(last)), weight.shape[0], guarded, weight)
     return call.finish(nest, read_where(nest, weight, (row, last), guards))
 
 
@@ -40,7 +40,7 @@ def gather(call: Call, x, d, index, *, sparse_grad=False):
     guarded = check_range(call, index, x.shape[d])
     apart = [COMPUTED if k == d else None for k in range(x.rank)]
     nest = call.nest(index.shape, index, extra=[(x, apart)])
-    at, guards = _place(nest.read(index), x.shape[d], guarded)
+    at, guards = _place(nest.read(index), x.shape[d], guarded, x)
     places = [at if k == d else nest.at(k) for k in range(x.rank)]
     return call.finish(nest, read_where(nest, x, places, guards))
 
@@ -54,15 +54,15 @@ def index_select(call: Call, x, d, index):
     places = [COMPUTED if k == d else k for k in range(x.rank)]
     index = index if index.rank else views.unsqueeze(index, 0)
     nest = call.nest(call.out.shape, extra=[(x, places), (index, (d,))])
-    at, guards = _place(nest.read(index, (d,)), x.shape[d], guarded)
+    at, guards = _place(nest.read(index, (d,)), x.shape[d], guarded, x)
     places = [at if k == d else k for k in range(x.rank)]
     return call.finish(nest, read_where(nest, x, places, guards))
 
 
-def _place(given: Expr, extent: Size, guarded: bool) -> tuple[Expr, list[Expr]]:
-    """(an index that is never negative, inside the buffer; what must hold for the access)."""
+def _place(given: Expr, extent: Size, guarded: bool, x: Tensor) -> tuple[Expr, list[Expr]]:
+    """(an index that is never negative, inside the buffer; what must hold for the access to x)."""
     guards = [is_inside(given, 0, extent)] if guarded else []
-    return in_range(given, extent, wrap=False), guards
+    return in_range(given, extent, wrap=False, guarded=guarded and x.dtype.is_float), guards
 
 
 @lowers("aten.index.Tensor")
@@ -104,7 +104,8 @@ def _read(call: Call, layout: IndexLayout, guarded: Sequence[int] = ()) -> Tenso
     apart = [COMPUTED if place is None else place for place in layout.free_places()]
     nest = call.nest(call.out.shape, extra=[(x, apart), *layout.index_operands()])
     guards = layout.guards(nest, guarded)
-    return call.finish(nest, read_where(nest, x, layout.places(nest), guards))
+    places = layout.places(nest, guarded if x.dtype.is_float else ())
+    return call.finish(nest, read_where(nest, x, places, guards))
 
 
 class IndexLayout:
@@ -162,10 +163,13 @@ class IndexLayout:
     def index_operands(self):
         return [(self.indices[d], self.index_places(d)) for d in self.indexed]
 
-    def places(self, nest: Nest):
-        return [
-            self._kept(d)
-            if t is None
-            else in_range(nest.read(t, self.index_places(d)), self.x.shape[d])
-            for d, t in enumerate(self.indices)
-        ]
+    def places(self, nest: Nest, guarded: Sequence[int] = ()) -> list[Place]:
+        """`guarded`: dimensions along which who reads or writes asks for `guards` first."""
+        found: list[Place] = []
+        for d, t in enumerate(self.indices):
+            if t is None:
+                found.append(self._kept(d))
+                continue
+            given = nest.read(t, self.index_places(d))
+            found.append(in_range(given, self.x.shape[d], guarded=d in guarded))
+        return found

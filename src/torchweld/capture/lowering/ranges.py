@@ -27,13 +27,18 @@ from torchweld.ir.nodes import Comp, Extern, View
 from torchweld.ir.size import Size
 from torchweld.ir.views import Fill, Iota, Tensor
 
+_WRAPS = 1 << 31  # 32-bit integers
 
-def in_range(index: Expr, size: Size, wrap: bool = True) -> Expr:
-    """An i64 index inside [0, size)."""
-    index = index.to(dtypes.i64)
+
+def in_range(index: Expr, size: Size, wrap: bool = True, guarded: bool = False) -> Expr:
+    """An i64 index inside [0, size): the nearest. `guarded`: whoever reads or writes by it asks
+    first whether it was inside, so that the rest may be any; 32 bits of it are enough then, in
+    which a GPU computes places."""
+    small = guarded and isinstance(size, int) and size < _WRAPS
+    index = index.to(dtypes.i32 if small else dtypes.i64)
     if wrap:
         index = where(index < 0, index + size, index)
-    return index.maximum(0).minimum(size - 1)
+    return index.maximum(0).minimum(size - 1).to(dtypes.i64)
 
 
 def is_inside(index: Expr, lowest: Size, extent: Size) -> Expr:

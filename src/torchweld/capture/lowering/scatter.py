@@ -180,7 +180,8 @@ def _combined(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str
     free = [(source, [None] * x.rank)] if isinstance(source, Tensor) else []
     nest = call.nest(index.shape, index, extra=free)
     given = nest.read(index)
-    at, guard = in_range(given, x.shape[d], wrap=False), _guard(given, x.shape[d], guarded)
+    at = in_range(given, x.shape[d], wrap=False, guarded=guarded)
+    guard = _guard(given, x.shape[d], guarded)
     every = [nest.at(k) for k in range(x.rank)]
     value = nest.read(source, every) if free else nest.number(source, target.dtype)
     places = [at if k == d else k for k in range(x.rank)]
@@ -301,7 +302,8 @@ def index_add(call: Call, x, d, index, source, *, alpha=1):
     guarded = check_range(call, index, x.shape[d])
     nest = call.nest(source.shape, source, extra=[(index, [d])])
     given = nest.read(index, [d])
-    at, guard = in_range(given, x.shape[d], wrap=False), _guard(given, x.shape[d], guarded)
+    at = in_range(given, x.shape[d], wrap=False, guarded=guarded)
+    guard = _guard(given, x.shape[d], guarded)
     value = nest.read(source).to(target.dtype) * alpha
     places = [at if k == d else k for k in range(x.rank)]
     return _narrowed(call, _write(call, nest, target, init, places, value, "add", guard))
@@ -337,7 +339,7 @@ def index_put_in_place(call: Call, x, indices, values, accumulate=False):
     guarded = layout.check(call)
     nest = call.nest(layout.shape(), values, extra=layout.index_operands())
     guard = all_of(layout.guards(nest, guarded))
-    _write(call, nest, x, None, layout.places(nest), nest.read(values), None, guard)
+    _write(call, nest, x, None, layout.places(nest, guarded), nest.read(values), None, guard)
     call.graph.forget_copies_of(buffer.name)
     return x
 
@@ -363,7 +365,7 @@ def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, check
     target, init = _start(call, x, wide=accumulate)
     guarded = layout.check(call) if checked else ()
     nest = call.nest(shape, values, extra=layout.index_operands())
-    places, guard = layout.places(nest), all_of(layout.guards(nest, guarded))
+    places, guard = layout.places(nest, guarded), all_of(layout.guards(nest, guarded))
     value, combine = nest.read(values), "add" if accumulate else None
     return _narrowed(call, _write(call, nest, target, init, places, value, combine, guard))
 

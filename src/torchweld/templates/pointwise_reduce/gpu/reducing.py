@@ -93,6 +93,8 @@ _HEAVY_ROW, _ALONE, _IDLE = 1 << 18, 4096, 1 / 4
 # 150 in float32 take an H200 80 us, 101 in a loop that reads them twice (315 MB: 79).
 SEGMENT_BYTES, _HELD_POINTS, _HELD_BY_THREAD, _MOST_HELD = 64, 4096, 32, 64
 _HELD_COLUMNS = 256
+# Columns of a block at least, and the share of its lanes that are at work.
+_LEAST_BLOCK, _BUSY = 32, 4 / 5
 # Partial sums of a row, of about so many shares: one program adds them up, 128 at a time. Sums of
 # 400,009 rows of 37 in float32, us on an H200: 44 with 1389 shares, 24 with 528.
 _MOST_SHARES = 384
@@ -172,11 +174,27 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
         if live_bytes(length, live) >= REGISTER_BYTES:
             return _read_again(accesses, count, length, live, sm_count)
         block = next_pow2(length)
+        if narrow := _in_narrow_blocks(accesses, length, count, sm_count):
+            return narrow
         block_rows = _rows_per_program(block, count, sm_count)
         alone = count <= 2 * sm_count
         warps = _row_warps(accesses, block_rows, block, hints, alone)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     return _loop(accesses, count, size.hint(length, hints), sm_count, split)
+
+
+def _in_narrow_blocks(
+    accesses: Accesses, length: int, count: int, sm_count: int
+) -> Schedule | None:
+    """A loop over rows that are read once, where a block for whole ones would have many idle lanes.
+    None if few are idle, or if rows are too few to keep loads under way."""
+    block = next_pow2(length)
+    while block > _LEAST_BLOCK and -(-length // block) * block * _BUSY > length:
+        block //= 2
+    rows = max(1, _NARROW_POINTS // block)
+    if block == next_pow2(length) or _returns(accesses) or count < 4 * rows * sm_count:
+        return None
+    return Schedule("looped", accesses.frame.rows, accesses.frame.columns, rows, block, 4)
 
 
 def _in_order(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:

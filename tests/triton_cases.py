@@ -739,6 +739,22 @@ def row_divided(columns: int) -> Case:
       x=("f32", rows, columns), s=("f32", rows), y=("f32", rows, columns))  # fmt: skip
 
 
+def signed_zeros(dtype: str) -> Case:
+    """Infinities of both signs: of zeros that are turned, and of a constant."""
+    body = f"""%0 = load x[i] : {dtype}
+        %1 = neg %0 : {dtype}
+        %2 = reciprocal %1 : {dtype}
+        %3 = const -0.0 : {dtype}
+        %4 = eq %0 %3 : b1
+        %5 = where %4 %3 %0 : {dtype}
+        %6 = reciprocal %5 : {dtype}
+        store y[i] %2
+        store z[i] %6"""
+    n, values = len(HARD), HARD.to(dtypes.to_torch(dtypes.BY_NAME[dtype]))
+    return case(f"signed_zeros_{dtype}", f"i:{n}", body, fill={"x": values},
+                x=(dtype, n), y=(dtype, n), z=(dtype, n))  # fmt: skip
+
+
 def far(rows: int, columns: int, name: str, index: str) -> Case:
     """y[i] = max of x[i, j] + `index`: numbers of more than 32 bits from indices of fewer."""
     body = f"""%0 = load x[i, j] : i64

@@ -72,7 +72,7 @@ ALL = [
     cases.tiled(cases.window(3, 101), 16),
     *(cases.tiled(cases.row_scaled(7, c), 16) for c in (101, 104, 127, 33)),
     cases.softmax(5, 70),
-    cases.row_divided(67),
+    cases.row_divided(67), cases.signed_zeros("f32"),
     *(how(cases.far(5, 101, *far), 16) for far in cases.FAR.items()
       for how in (lambda c, _: c, looped)),
     cases.add_layer_norm(7, 96),

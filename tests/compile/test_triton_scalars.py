@@ -36,7 +36,7 @@ def test_every_operation_is_written_with_all_its_arguments(row, kind: str, fast:
 @pytest.mark.parametrize(
     ("value", "dtype", "text"),
     [
-        (-0.0, dtypes.f32, "(-0.0)"),
+        (-0.0, dtypes.f32, "(tl.full((), 0.0, tl.float32) * -1.0)"),
         (float("-inf"), dtypes.f64, 'float("-inf")'),
         (float("nan"), dtypes.f32, 'float("nan")'),
         (-3, dtypes.i64, "(-3)"),

@@ -63,6 +63,10 @@ def test_supports(refused: Case, reason: str | None):
         (cases.exponentials(4, 1 << 20), "looped", True),
         (cases.scaled_sum(4, 1 << 20), "looped", True),
         (reduction("sum", 8192, 768), "persistent", False),
+        (reduction("sum", 100_000, 768), "persistent", False),
+        (reduction("sum", 100_000, 130), "looped", False),  # 256 lanes for 130 columns
+        (cases.softmax(100_000, 130), "looped", False),
+        (cases.softmax(100_000, 130, dtype="bf16"), "persistent", False),
         (reduction("sum", 8192, 768, dim=0), "looped", True),
         (reduction("argmax", 3, 100000), "looped", True),
         (cases.doubled_and_summed(4096, 3072), "looped", True),

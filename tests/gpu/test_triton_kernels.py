@@ -30,6 +30,7 @@ ALL = [
     cases.window(3, 5003),
     *(cases.row_scaled(9, c) for c in (4095, 4096, 5003, 50257)),
     *(cases.row_divided(c) for c in (67, 1024, 5003)),
+    cases.signed_zeros("f32"), cases.signed_zeros("f64"),
     *(cases.softmax(5, c) for c in (1, 2, 127, 128, 129, 4096)),
     cases.softmax(3, 20000),
     cases.softmax(3, 20000, dtype="bf16", fill={"m": _MASKED}),

@@ -62,7 +62,7 @@ RECIPROCAL = "libdevice.rcp_rn({0})"
 QUOTIENT = "_quotient({0}, {1})"
 
 FLOAT = {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE} | {
-    "neg": "-{0}",
+    "neg": "({0} * -1.0)",  # Triton's -x is 0 - x, which of 0 is 0
     "abs": "tl.abs({0})",
     "sign": "(({0} > 0).to({0}.dtype) - ({0} < 0).to({0}.dtype))",
     "ceil": "tl.ceil({0})",
@@ -115,9 +115,10 @@ FAST = {
 # In the same kernels, of a result that is only added to one: errors of some 1e-7 do not show.
 NEAR_ONE = {"erf": "_erf_near_one({0})", "tanh": "(1 - 2 / (1 + tl.exp(2 * {0})))"}
 
-_SHARED = ("neg", "abs", "sign", "add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "where")
+_SHARED = ("abs", "sign", "add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "where")
 
 INT = {name: FLOAT[name] for name in _SHARED} | {
+    "neg": "-{0}",
     "bit_not": "~{0}",
     "floor_div": "_floor_div_int({0}, {1})",
     "trunc_div": "({0} // {1})",
@@ -201,7 +202,7 @@ def cast(text: str, source: DType, target: DType) -> str:
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:
-    """A bare literal; negative ones in parentheses."""
+    """A bare literal; negative ones in parentheses. Of -0.0 Triton makes 0."""
     if dtype.kind == "bool":
         return "1" if value else "0"
     if dtype.is_float8:
@@ -211,6 +212,8 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     value = float(value)
     if math.isnan(value) or math.isinf(value):
         return f'float("{value}")'
+    if value == 0 and math.copysign(1.0, value) < 0:
+        return f"(tl.full((), 0.0, {TYPES[dtype]}) * -1.0)"
     return f"({value!r})" if math.copysign(1.0, value) < 0 else repr(value)
 
 

@@ -65,6 +65,8 @@ def test_supports(refused: Case, reason: str | None):
         (reduction("sum", 8192, 768), "persistent", False),
         (reduction("sum", 100_000, 768), "persistent", False),
         (reduction("sum", 100_000, 130), "looped", False),  # 256 lanes for 130 columns
+        (reduction("sum", 100_000, 1024, "bf16"), "looped", False),  # in blocks of 256
+        (reduction("sum", 1000, 1024, "bf16"), "persistent", False),
         (cases.softmax(100_000, 130), "looped", False),
         (cases.softmax(100_000, 130, dtype="bf16"), "persistent", False),
         (reduction("sum", 8192, 768, dim=0), "looped", True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -95,16 +94,17 @@ _HEAVY_ROW, _ALONE, _IDLE = 1 << 18, 4096, 1 / 4
 # 150 in float32 take an H200 80 us, 101 in a loop that reads them twice (315 MB: 79).
 SEGMENT_BYTES, _HELD_POINTS, _HELD_BY_THREAD, _MOST_HELD = 64, 4096, 32, 64
 _HELD_COLUMNS = 256
-# Columns of a block at least, and the share of its lanes that are at work. How many lanes for each
-# column are worth a loop, by whether elements have 16 bits, and whether rows are read once, or
-# again, or reduced to several results. H200, 40 million elements, whole rows and loops, us: sums in
-# bfloat16, rows of 70 45 and 22, of 200 32 and 22, of 768 33 and 20; float32, of 130 48 and 39, of
-# 200 38 and 39; variances in bfloat16, of 130 49 and 43, of 600 42 and 27, float32 42 and 46; layer
-# norms and softmaxes in float32, of 130 165 and 100, 148 and 120, of 600 92 and 92, 93 and 104, in
-# bfloat16, of 130 60 and 70, 52 and 91.
-_LEAST_BLOCK, _BUSY, _NEVER = 32, 4 / 5, math.inf
-_WASTE = {
-    (True, "once"): 1.25, (True, "several"): 1.25, (False, "once"): 1.5, (False, "again"): 1.75,
+# Columns of a block at least, and the share of its lanes that are at work. By whether elements have
+# 16 bits, and whether rows are read once, or again, or reduced to several results: how many lanes
+# for each column are worth a loop, and columns of a block at most. H200, 40 million elements, whole
+# rows and loops, us: sums in bfloat16, rows of 70 45 and 22, of 200 32 and 22, of 768 33 and 20, of
+# 1024 25 and 20; float32, of 130 48 and 39, of 200 38 and 39; variances in bfloat16, of 130 49 and
+# 43, of 600 42 and 27, float32 42 and 46; layer norms and softmaxes in float32, of 130 165 and 100,
+# 148 and 120, of 600 92 and 92, 93 and 104, in bfloat16, of 130 60 and 70, 52 and 91.
+_LEAST_BLOCK, _BUSY = 32, 4 / 5
+_NARROW_BLOCKS = {
+    (True, "once"): (1.25, 256), (True, "several"): (1.25, PERSISTENT_COLUMNS),
+    (False, "once"): (1.5, PERSISTENT_COLUMNS), (False, "again"): (1.75, PERSISTENT_COLUMNS),
 }  # fmt: skip
 # Partial sums of a row, of about so many shares: one program adds them up, 128 at a time. Sums of
 # 400,009 rows of 37 in float32, us on an H200: 44 with 1389 shares, 24 with 528.
@@ -197,23 +197,28 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
 def _in_narrow_blocks(
     accesses: Accesses, length: int, count: int, sm_count: int
 ) -> Schedule | None:
-    """A loop over the columns, where a block for whole rows has many idle lanes: for rows of which
-    there are enough to keep loads under way. None for others."""
-    whole = block = next_pow2(length)
+    """A loop over the columns, where a block for whole rows has many idle lanes, or 16 bits of many
+    columns for each: for rows of which there are enough to keep loads under way. None for
+    others."""
+    found = _NARROW_BLOCKS.get((_widest(accesses) <= 2, _reading(accesses)))
+    if found is None:
+        return None
+    whole, (least, widest) = next_pow2(length), found
+    block = min(whole, widest)
     while block > _LEAST_BLOCK and -(-length // block) * block * _BUSY > length:
         block //= 2
-    rows, least = max(1, _NARROW_POINTS // block), _least_waste(accesses)
-    saved = -(-length // block) * block <= _BUSY * whole
-    if not saved or whole < least * length or count < 4 * rows * sm_count:
+    rows = max(1, _NARROW_POINTS // block)
+    saves = whole >= least * length and -(-length // block) * block <= _BUSY * whole
+    if not (saves or widest < whole) or count < 4 * rows * sm_count:
         return None
     return Schedule("looped", accesses.frame.rows, accesses.frame.columns, rows, block, 4)
 
 
-def _least_waste(accesses: Accesses) -> float:
-    """From how many lanes for each column on a loop is faster."""
+def _reading(accesses: Accesses) -> str:
+    """How columns of a row are read: `once`, for one result of each reduction or for `several`, or
+    `again`."""
     several = any(isinstance(i, Reduce) and i.monoid in TUPLES for i in accesses.comp.body)
-    how = "again" if _returns(accesses) else "several" if several else "once"
-    return _WASTE.get((_widest(accesses) <= 2, how), _NEVER)
+    return "again" if _returns(accesses) else "several" if several else "once"
 
 
 def _in_order(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:

@@ -1,5 +1,5 @@
-"""Blocks of short rows (tiles.py) as C++: arrays t of loads and o of stores, column by column; and
-the tiles of loads that a transposed loop reads."""
+"""Blocks of short rows (tiles.py) as C++: arrays t of loads and o of stores, column by column;
+bands of longer ones, arrays u of stores; and the tiles of loads that a transposed loop reads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torchweld.codegen.emitter import Emitter
 from torchweld.ir.access import Access
 from torchweld.ir.nodes import Value
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.tiles import BAND
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define_with_parts, element
 
 
@@ -35,6 +36,29 @@ def write_blocks(k: Kernel, e: Emitter, stores: list[int]) -> None:
     for position in sorted(k.tiles.stores.intersection(stores) if k.tiles else ()):
         start = _start(k, k.accesses.stores[position])
         e.line(f"tw_turn_back{_sizes(k)}({start}, o{position}[0], {_rows(k)});")
+
+
+@contextmanager
+def in_bands(k: Kernel, e: Emitter, stores: frozenset[int]) -> Iterator[dict[int, str]]:
+    """A loop over BAND columns at a time, from b_NAME to e_NAME: where `stores` put what is theirs,
+    which is turned into its place behind the block."""
+    column, lane = k.frame.columns[-1], k.row_lane
+    name, (low, high) = k.names[column], k.bounds(column)
+    for position in sorted(stores):
+        kind = x.memory_type(k.kinds[k.comp.stores[position].buffer])
+        e.line(f"alignas(64) {kind} u{position}[{BAND}][{k.lane_block}];")
+    with e.block(f"for (int64_t b_{name} = {low}; b_{name} < {high}; b_{name} += {BAND})"):
+        end = f"b_{name} + {BAND}"
+        e.line(f"const int64_t e_{name} = {end} < {high} ? {end} : {high};")
+        at = f"[{name} - b_{name}][{k.lane_position}]"
+        yield {position: f"u{position}{at}" for position in stores}
+        names = {**k.names, lane: f"low_{k.names[lane]}", column: f"b_{name}"}
+        for position in sorted(stores):
+            access = k.accesses.stores[position]
+            to = f"&{k.pointers[access.buffer]}[{x.affine_text(access.offset, names)}]"
+            step = x.size_text(access.offset.coefficient(lane))
+            e.line(f"tw_turn_tile(&u{position}[0][0], {k.lane_block}, {to}, {step}, "
+                   f"e_{name} - b_{name}, {_rows(k)});")  # fmt: skip
 
 
 def _start(k: Kernel, access: Access) -> str:

@@ -17,7 +17,7 @@ from torchweld.ir.access import Access, Accesses
 from torchweld.ir.monoid import TABLE as MONOIDS
 from torchweld.ir.nodes import Cast, Op, Reduce, Scan, operands, store_axes, value_axes
 from torchweld.ir.scalar import TABLE
-from torchweld.templates.pointwise_reduce.cpu.tiles import LONGEST, tiles
+from torchweld.templates.pointwise_reduce.cpu.tiles import LONGEST, tiles, turned_stores
 
 _VECTOR = 8  # numbers taken at once; only the ratios between lanes matter
 # gcc fills a vector with the smallest elements of a loop, and half a vector with what is left.
@@ -114,8 +114,9 @@ def _steps(accesses: Accesses, loops: _Loops) -> Iterator[float]:
             yield _TURNED * loops.times(axes[value])
         else:
             yield _moving(access, axes[value], loops, 1.0)
+    banded = frozenset() if loops.lane in loops.columns else turned_stores(accesses, loops.lane)
     for number, (store, access) in enumerate(zip(comp.stores, accesses.stores)):
-        if turned and number in turned.stores:
+        if number in banded or (turned and number in turned.stores):
             yield _TURNED * loops.times(store_axes(comp, store, axes))
         else:
             yield _moving(access, store_axes(comp, store, axes), loops, _STORES_WAIT)

@@ -26,7 +26,7 @@ from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir import size
 from torchweld.ir.nodes import Load, Scan, Value, needed, store_operands
-from torchweld.templates.pointwise_reduce.cpu.blocks import stage_tile
+from torchweld.templates.pointwise_reduce.cpu.blocks import in_bands, stage_tile
 from torchweld.templates.pointwise_reduce.cpu.cases import cases, filled_loads
 from torchweld.templates.pointwise_reduce.cpu.columns import (
     accumulate_column,
@@ -64,6 +64,7 @@ from torchweld.templates.pointwise_reduce.cpu.scans import levels, made, of_bloc
 from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
 from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
+from torchweld.templates.pointwise_reduce.cpu.tiles import turned_stores
 from torchweld.templates.pointwise_reduce.cpu.turned_rows import (
     FROM,
     TO,
@@ -111,6 +112,8 @@ class _Nest:
                 self._level(depth, self.texts)
                 if depth == self.block_at and self.reductions:
                     self._open_block(stack)
+                elif depth == len(self.axes) - 2 and (banded := self._banded()):
+                    self._open_bands(stack, banded)
                 if depth + 1 < len(self.axes):
                     stack.enter_context(
                         self.e.block(_loop(self.k.names[axis], *self._bounds(depth)))
@@ -201,6 +204,20 @@ class _Nest:
         for value in self.reductions:
             declare_partial(self.k, self.e, value)
         stack.callback(lambda: [merge_partial(self.k, self.e, v) for v in self.reductions])
+
+    def _banded(self) -> frozenset[int]:
+        """Stores of this stage that are turned band by band (tiles.py)."""
+        k = self.k
+        if not k.row_lane or self.reductions or self.over_rows:
+            return frozenset()
+        every = {k.row_lane, k.frame.columns[-1]}
+        turned = turned_stores(k.accesses, k.row_lane).intersection(self.stores)
+        return frozenset(p for p in turned if every <= k.store_axes(p))
+
+    def _open_bands(self, stack: ExitStack, stores: frozenset[int]) -> None:
+        column = self.k.names[self.axes[-2]]
+        self.k = replace(self.k, turned=stack.enter_context(in_bands(self.k, self.e, stores)))
+        self.block_at, self.block_bounds = len(self.axes) - 2, (f"b_{column}", f"e_{column}")
 
     def _needs_blocks(self, axis: str) -> bool:
         """Long sums whose total is wider than their partial sums."""

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
+from torchweld.core import dtypes
 from torchweld.ir.nodes import Reduce, Scan, Value, operands, store_operands
 from torchweld.templates.pointwise_reduce.cpu.blocks import (
     declare_blocks,
@@ -137,6 +138,26 @@ def _bind_results(k: Kernel, e: Emitter, values: list[Value], texts: Texts) -> N
         if k.row_lane not in k.stages.axes[value]:
             e.line(f"const {x.ctype(k.body[value].dtype)} v{value} = {texts[value]};")
             texts[value] = f"v{value}"
+        elif _is_read_along_columns(k, value):
+            _bind_lane(k, e, value, texts)
+
+
+def _is_read_along_columns(k: Kernel, value: Value) -> bool:
+    """Whether a loop over columns would make the result of its total for each of them."""
+    kind = x.ctype(dtypes.compute(k.body[value].dtype))
+    read = (u for v in k.stages.varying for u in operands(k.body[v]))
+    return k.accumulator(value)[1] != kind and value in read
+
+
+def _bind_lane(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """L = the results of a row lane."""
+    name, dtype = k.names[k.row_lane], k.body[value].dtype
+    place = f"L{value}[{k.lane_position}]"
+    e.line(f"alignas(64) {x.array_type(dtype)} L{value}[{k.lane_block}];")
+    e.line("#pragma omp simd")
+    header = f"for (int64_t {name} = low_{name}; {name} < high_{name}; ++{name})"
+    e.line(f"{header} {place} = {texts[value]};")
+    texts[value] = x.from_memory(place, dtype)
 
 
 def _stores_in_loop(k: Kernel, stage: int) -> list[int]:

@@ -38,9 +38,11 @@ from torchweld.ir.nodes import (
     store_axes,
     value_axes,
 )
+from torchweld.ir.passes import stages
 from torchweld.ir.unroll import is_short, unrolled
+from torchweld.targets.cpu import core_cache_bytes
 from torchweld.templates.pointwise_reduce.cpu.lanes import cheapest_lane
-from torchweld.templates.pointwise_reduce.cpu.tiles import tiles
+from torchweld.templates.pointwise_reduce.cpu.tiles import BAND, tiles, turned_stores
 
 FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
 TILE = 32  # both sides of a transposed tile: 32 lines of 128 bytes fit any first-level cache
@@ -186,7 +188,7 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
             distribute = "columns"
         return CpuSchedule(tuple((a, 1) for a in rows), columns, "column", distribute)
     fitting = [b for b in ROW_BLOCKS if count // b >= 2 * threads]
-    block = fitting[0] if fitting else ROW_BLOCKS[-1]
+    block = min(fitting[0] if fitting else ROW_BLOCKS[-1], _most_in_cache(accesses, hints))
     if (
         divisible
         and not fitting
@@ -196,8 +198,24 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
         block, distribute = ROW_BLOCKS[0], "columns"
     if turned := tiles(accesses, lane):
         block = min(block, turned.rows(accesses, ROW_BLOCKS))
+    if turned_stores(accesses, lane):
+        block = min(block, BAND)
     outer = (*((a, 1) for a in rows if a != lane), (lane, block))
     return CpuSchedule(outer, (*columns, lane), "row", distribute)
+
+
+def _most_in_cache(accesses: Accesses, hints: Mapping[str, int]) -> int:
+    """Rows abreast whose columns stay in a core's cache until they are read again; at least as many
+    as make lines that the processor reads ahead. Layer norms over 2006 channels, in the order of
+    what they read, took 18.9 ms with 256 rows abreast, 12.7 with 64 (Xeon with AVX-512, 2 MB for
+    each core)."""
+    if max(stages(accesses.comp.body, accesses.frame.column_reductions), default=0) == 0:
+        return ROW_BLOCKS[0]
+    points = {a.name for a in accesses.comp.axes}
+    width = sum(a.bytes for a in accesses.loads.values() if points <= a.offset.axes)
+    row = max(1, width * _count(accesses, accesses.frame.columns, hints))
+    fitting = [b for b in ROW_BLOCKS if b * row <= core_cache_bytes() // 2]
+    return max(fitting[0] if fitting else 0, ROW_BLOCKS[2])
 
 
 def _transposed(accesses: Accesses, hints: Mapping[str, int]) -> str | None:

@@ -7,6 +7,15 @@ the block is a vector.
         the block = o, turned back
 
 Read where they lie, the elements of a vector would be gathered one by one, and scattered.
+
+Longer rows abreast whose results lie along the columns are turned in parts of BAND columns:
+
+    for blocks of 64 columns: for column: for 64 rows abreast: u[column][row] = f(x[column][row])
+                              y[row][columns of the block] = u, turned back
+
+A row gets lines that follow each other then. With 16 columns of 128 rows at a time, which wrote
+half a line of each row and the other half later, layer norms of 13 x 1500 x 20 x 20 took 18.7 ms on
+a Xeon with AVX-512 and two threads, with 64 of 64 3.3.
 """
 
 from __future__ import annotations
@@ -17,6 +26,7 @@ from torchweld.ir.access import Access, Accesses
 from torchweld.ir.nodes import Value
 
 LONGEST = 32  # columns of a row
+BAND = 64  # columns of longer rows that are turned at a time, and rows abreast then
 BYTES = 1 << 13  # of a tile: those of a few buffers stay in the first-level cache
 
 
@@ -62,3 +72,23 @@ def _is_turned(access: Access, lane: str, column: str, extent: int) -> bool:
     """Whether rows lie end to end along `lane`."""
     along, across = access.offset.coefficient(lane), access.offset.coefficient(column)
     return (along, across) == (extent, 1) and not access.refs
+
+
+def turned_stores(accesses: Accesses, lane: str) -> frozenset[int]:
+    """Positions of stores of rows abreast along `lane` that go in bands: their results lie side by
+    side along the last of several columns, and far apart along the lane. A store at each point
+    would touch a line of its own: a layer norm of 53 x 768 x 14 x 14 into channels last took 16 ms
+    on a Xeon with AVX-512, two threads, where eager takes 5.8."""
+    columns, comp = accesses.frame.columns, accesses.comp
+    extent = comp.extent(columns[-1]) if columns else 0
+    if not isinstance(extent, int) or extent < BAND or tiles(accesses, lane):
+        return frozenset()
+    return frozenset(
+        n
+        for n, (store, access) in enumerate(zip(comp.stores, accesses.stores))
+        if store.guard is None
+        and store.combine is None
+        and not access.refs
+        and access.offset.coefficient(columns[-1]) == 1
+        and access.offset.coefficient(lane) not in (0, 1)
+    )

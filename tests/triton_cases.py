@@ -726,6 +726,34 @@ def row_scaled(rows: int, columns: int) -> Case:
       x=("bf16", rows, columns), s=("f32", rows), y=("bf16", rows, columns))  # fmt: skip
 
 
+def many_weights(rows: int, columns: int, count: int = 15) -> Case:
+    """Sums over columns of what each row has `count` weights for: more than a loop holds."""
+    names, body = [f"w{n}" for n in range(count)], "%0 = load x[i, j] : f32\n"
+    total, number = 0, 0
+    for name in names:
+        body += f"%{number + 1} = load {name}[i] : f32\n"
+        body += f"%{number + 2} = mul %0 %{number + 1} : f32\n"
+        body += f"%{number + 3} = maximum %{total} %{number + 2} : f32\n"
+        number = total = number + 3
+    body += f"%{number + 1} = reduce.sum[j] %{total} : f32\nstore y[i] %{number + 1}"
+    weights = {name: ("f32", rows) for name in names}
+    return case("many_weights", f"i:{rows}, j:{columns}", body,
+                x=("f32", rows, columns), y=("f32", rows), **weights)  # fmt: skip
+
+
+def shared_gathers(rows: int, columns: int, table: int) -> Case:
+    """Sums of what is read at computed places, which lies along the columns, too."""
+    at = torch.randint(0, table, (columns,), generator=torch.Generator().manual_seed(0))
+    return case("shared_gathers", f"i:{rows}, j:{columns}", """
+      %0 = load at[j] : i64
+      %1 = load x[i, %0] : f32
+      %2 = reduce.sum[j] %1 : f32
+      store z[i, j] %1
+      store y[i] %2""", fill={"at": at},
+      at=("i64", columns), x=("f32", rows, table), z=("f32", rows, columns),
+      y=("f32", rows))  # fmt: skip
+
+
 def row_divided(columns: int) -> Case:
     """By a number of each row: zeros, infinities, NaN and tiny ones among both."""
     rows = len(HARD)

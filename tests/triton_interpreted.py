@@ -73,6 +73,10 @@ ALL = [
     *(cases.tiled(cases.row_scaled(7, c), 16) for c in (101, 104, 127, 33)),
     cases.softmax(5, 70),
     cases.row_divided(67), cases.signed_zeros("f32"),
+    *(looped(cases.many_weights(37, 70, n), 32, block_rows=16) for n in (3, 15)),
+    looped(cases.shared_gathers(5, 300, 40), 32, 3),
+    looped(reduction("sum", 70, 130), 32, block_rows=32),
+    looped(cases.softmax(70, 130), 32, block_rows=32),
     *(how(cases.far(5, 101, *far), 16) for far in cases.FAR.items()
       for how in (lambda c, _: c, looped)),
     cases.add_layer_norm(7, 96),

@@ -76,3 +76,38 @@ def test_scans_of_rows_that_a_second_pass_reads(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     report = verify(scaled, torchweld.fuse(lambda x: scaled(x)), x)
     assert report.ok, str(report)
+
+
+BACKWARDS = {
+    "sums less themselves": lambda x, m: (x * m).flip(1).cumsum(1).flip(1) - x * m,
+    "maxima and what is scaled": lambda x, m: (x.flip(1).cummax(1)[0].flip(1) + 1, x * m),
+    "logarithms of sums": lambda x, m: (x * 3).flip(1).logcumsumexp(1).flip(1) * m,
+    "products, one by one": lambda x, m: (x / 4).flip(1).cumprod(1).flip(1),
+    "of sums": lambda x, m: x.flip(1).cumsum(1).cummax(1)[0].flip(1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 130, 1001])
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_from_the_end(name, length, dtype):
+    """Blocks of them are loaded and stored as memory lies, and scanned the other way."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    x, mask = torch.randn(5, length, dtype=dtype), torch.rand(5, length) > 0.3
+    function = BACKWARDS[name]
+    with torch.no_grad():
+        found, wanted = torchweld.fuse(function)(x, mask), function(x.double(), mask)
+    found, wanted = ([t] if isinstance(t, torch.Tensor) else t for t in (found, wanted))
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-12
+    for a, b in zip(found, wanted):
+        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
+
+
+def test_loops_from_the_end_follow_memory():
+    torch.compiler.reset()
+    fused = torchweld.fuse(BACKWARDS["sums less themselves"])
+    with torch.no_grad():
+        fused(torch.randn(9, 300), torch.rand(9, 300) > 0.5)
+    (record,) = torchweld.records(fused)
+    assert any("tw_reversed(s" in b.sources[0].text for b in record.bundles.values())

@@ -178,6 +178,9 @@ template <int BY, class V> TW V tw_later(V v) {
   return __builtin_shufflevector(none, v, TW_LATER(2, 0), TW_LATER(2, 1));
 #endif
 }
+template <class T> TW void tw_reversed(const T* __restrict__ from, int64_t count, T* __restrict__ to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from[count - 1 - i];
+}
 TW void tw_running_sums(double& total, const float* from, int64_t count, float* to) {
   enum { N = TW_BYTES / sizeof(double) };
   typedef tw_some<float, N>::type narrow;

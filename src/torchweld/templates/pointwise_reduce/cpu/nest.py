@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
@@ -88,6 +88,16 @@ def emit_nest(k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts:
     for value in k.staged:
         stage_tile(k, e, value, texts)
     _Nest(k, e, stage, reductions, dict(texts)).emit()
+
+
+@dataclass(frozen=True, slots=True)
+class _ScanBlock:
+    """Of elements from `from` to `to`: the loop over them in vectors, and the place of one in
+    arrays, which may be `backwards`."""
+
+    loop: str
+    place: str
+    backwards: bool
 
 
 class _Nest:
@@ -388,18 +398,30 @@ class _Nest:
     def _in_scan_blocks(self, name: str, low: str, high: str, scans: tuple[Value, ...]) -> None:
         """For a block of elements: what is scanned, in vectors; the scans, one by one unless
         there is a function for blocks; the rest, in vectors."""
-        e, bounds, known = self.e, _loop(name, "from", "to"), {}
+        e, known, block = self.e, {}, self._scan_block(name)
         with e.block(f"for (int64_t from = {low}; from < {high}; from += {SCAN_BLOCK})"):
             e.line(f"const int64_t end = from + {SCAN_BLOCK}, to = end < {high} ? end : {high};")
             for level in levels(self.k, scans, self.texts):
-                self._scan_level(name, level, known)
-                known |= {v: f"c{v}[{name} - from]" for v in level}
-            self._body(bounds, known=known)
+                self._scan_level(name, level, known, block)
+                known |= {v: f"c{v}[{block.place}]" for v in level}
+            self._body(block.loop, known=known)
 
-    def _scan_level(self, name: str, scans: list[Value], known: Texts) -> None:
+    def _scan_block(self, name: str) -> _ScanBlock:
+        """If memory is read and written backwards along the lane, loops in vectors follow memory,
+        and so do arrays: gcc leaves loops that go back in memory number by number."""
+        axis = self.axes[-1]
+        steps = {a.offset.coefficient(axis) for a in self.k.accesses.all} - {0}
+        if steps != {-1}:
+            return _ScanBlock(_loop(name, "from", "to"), f"{name} - from", False)
+        back = f"for (int64_t {name} = to - 1; {name} >= from; --{name})"
+        return _ScanBlock(back, f"to - 1 - {name}", True)
+
+    def _scan_level(
+        self, name: str, scans: list[Value], known: Texts, block: _ScanBlock
+    ) -> None:
         """Scans of a block, into arrays c. What they are made of is in arrays s, or in those of
         scans before (`known`)."""
-        k, e, bounds = self.k, self.e, _loop(name, "from", "to")
+        k, e = self.k, self.e
         single = [v for v in scans if not of_block(k, v)]
         given = sorted({k.body[v].arg for v in scans} - known.keys())
         for prefix, values in (("s", given), ("c", scans)):
@@ -407,23 +429,34 @@ class _Nest:
             e.lines(f"{t} {prefix}{v}[{SCAN_BLOCK}];" for t, v in zip(kinds, values))
         if given:
             e.line("#pragma omp simd")
-            with e.block(bounds):
+            with e.block(block.loop):
                 texts = self.texts | known
                 wanted = needed(k.body, given, stop=texts)
                 for value in self.values:
                     if value in wanted and value not in texts:
                         self._value(value, texts, None)
-                e.lines(f"s{v}[{name} - from] = {texts[v]};" for v in given)
+                e.lines(f"s{v}[{block.place}] = {texts[v]};" for v in given)
         for value in (v for v in scans if v not in single):
             arg = k.body[value].arg
-            array = f"c{arg}" if arg in known else f"s{arg}"
-            e.line(f"{of_block(k, value)}, {array}, to - from, c{value});")
+            self._scan_array(value, f"c{arg}" if arg in known else f"s{arg}", block)
         if single:
-            with e.block(bounds):
-                texts = self.texts | known | {v: f"s{v}[{name} - from]" for v in given}
+            with e.block(_loop(name, "from", "to")):
+                texts = self.texts | known | {v: f"s{v}[{block.place}]" for v in given}
                 for value in single:
                     self._value(value, texts, None)
-                    e.line(f"c{value}[{name} - from] = {texts[value]};")
+                    e.line(f"c{value}[{block.place}] = {texts[value]};")
+
+    def _scan_array(self, value: Value, array: str, block: _ScanBlock) -> None:
+        """A scan of a block by a function of vectors.h, which goes forwards."""
+        k, e = self.k, self.e
+        if not block.backwards:
+            e.line(f"{of_block(k, value)}, {array}, to - from, c{value});")
+            return
+        with e.block():
+            e.line(f"{x.ctype(k.body[value].dtype)} r[{SCAN_BLOCK}], q[{SCAN_BLOCK}];")
+            e.line(f"tw_reversed({array}, to - from, r);")
+            e.line(f"{of_block(k, value)}, r, to - from, q);")
+            e.line(f"tw_reversed(q, to - from, c{value});")
 
     def _has_lanes(self) -> bool:
         reduces = bool(self.reductions) and self._vectorises()

@@ -132,8 +132,10 @@ def scatter_value(call: Call, x, d, index, value):
 
 @lowers("aten.scatter.src")
 def scatter_source(call: Call, x, d, index, source):
+    """On a CPU the last of several writes to one element is the last along d, as in eager: whoever
+    writes there writes all of them, in order (templates/pointwise_reduce/cpu/schedule.py)."""
     d = normal(d, max(x.rank, 1))
-    if not _one_each(x, d, index, source):
+    if call.out.device != "cpu" and not _one_each(x, d, index, source):
         raise NotLowered("which of several writes to one element is the last")
     return _scatter(call, x, d, index, source, None)
 
@@ -178,7 +180,7 @@ def _combined(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str
     target, init = _start(call, x, wide=combine == "add")
     guarded = check_range(call, index, x.shape[d])
     free = [(source, [None] * x.rank)] if isinstance(source, Tensor) else []
-    nest = call.nest(index.shape, index, extra=free)
+    nest = call.nest(index.shape, index, extra=free, single=() if combine else (d,))
     given = nest.read(index)
     at = in_range(given, x.shape[d], wrap=False, guarded=guarded)
     guard = _guard(given, x.shape[d], guarded)

@@ -35,7 +35,7 @@ class Kernel:
     """`names`: the C++ variable of each axis; `pointers`: of each buffer; `kinds`: their dtypes.
     `alone`: loads that read through pointers of their own (values.py). `row_mask`: whether an
     element of a vector is one of the row, where that is shorter. `turned`: where stores go, by
-    their positions, if that is a tile (turned_rows.py)."""
+    their positions, if that is a tile (turned_rows.py) or a band (blocks.py)."""
 
     accesses: Accesses
     schedule: CpuSchedule

@@ -2,8 +2,8 @@
 
 Names in the generated text: p buffers, i axes, n_ symbols, v values, L values that vary along a row
 lane, a and A accumulators of a block and of a row, k values kept for a later stage, t and o tiles
-of loads and stores, m what segments read (pieces.py), c and C column accumulators of a block of
-rows and of a thread.
+of loads and stores, u bands of stores, m what segments read (pieces.py), c and C column
+accumulators of a block of rows and of a thread.
 """
 
 from __future__ import annotations

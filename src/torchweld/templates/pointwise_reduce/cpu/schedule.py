@@ -209,8 +209,10 @@ def _most_in_cache(accesses: Accesses, hints: Mapping[str, int]) -> int:
     as make lines that the processor reads ahead. Layer norms over 2006 channels, in the order of
     what they read, took 18.9 ms with 256 rows abreast, 12.7 with 64 (Xeon with AVX-512, 2 MB for
     each core)."""
-    if max(stages(accesses.comp.body, accesses.frame.column_reductions), default=0) == 0:
-        return ROW_BLOCKS[0]
+    body, columns = accesses.comp.body, set(accesses.frame.columns)
+    passes = zip(stages(body, accesses.frame.column_reductions), value_axes(body))
+    if not any(number and axes & columns for number, axes in passes):
+        return ROW_BLOCKS[0]  # they are read once
     points = {a.name for a in accesses.comp.axes}
     width = sum(a.bytes for a in accesses.loads.values() if points <= a.offset.axes)
     row = max(1, width * _count(accesses, accesses.frame.columns, hints))

@@ -57,7 +57,29 @@ def round_trip(x):
     return x.to(torch.float8_e4m3fn).to(x.dtype) * 2
 
 
+def normed_channels(x):
+    """Into channels last, as eager has it."""
+    return F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
+
+
+def sums_to_the_right(x):
+    """Without each element itself."""
+    return x.flip(1).cumsum(1).flip(1) - x
+
+
+def dispatched(x, at):
+    """Rows into places, of which a quarter gets one twice."""
+    place = (at.argsort() * 3 // 4)[:, None].expand_as(x)
+    return torch.zeros_like(x).scatter(0, place, x * at[:, None])
+
+
 CASES = (
+    *(Case(f"norm of channels, {'x'.join(map(str, s))}", normed_channels, (s,), False)
+      for s in ((53, 768, 14, 14), (13, 1500, 20, 20), (12, 2006, 1, 311), (15, 512, 32, 32),
+                (26, 384, 28, 28), (12, 64, 100, 100))),
+    Case("softmax of channels", lambda x: x.softmax(1), ((15, 512, 32, 32),), False),
+    Case("sums to the right", sums_to_the_right, ((2063, 2999),), False),
+    Case("rows into places", dispatched, ((20011, 390), (20011,)), False),
     Case("adaptive average to 7 x 7", lambda x: F.adaptive_avg_pool2d(x, 7),
          ((16, 256, 56, 56),), False),
     Case("average 7 x 7", lambda x: F.avg_pool2d(x, 7), ((8, 64, 56, 56),), False),

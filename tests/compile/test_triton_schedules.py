@@ -82,6 +82,24 @@ def test_default_forms(chosen: Case, form: str, splits: bool):
     assert (found.form, found.splits > 1) == (form, splits)
 
 
+@pytest.mark.parametrize("often", [False, True])
+def test_rows_that_are_read_often_are_held(often):
+    """The third reduction waits for two others: as a loop, a row would be read four times."""
+    body = """
+        %0 = load x[i, j] : f32
+        %1 = reduce.max[j] %0 : f32
+        %2 = sub %0 %1 : f32
+        %3 = reduce.sum[j] %2 : f32
+        """ + ("""
+        %4 = mul %2 %3 : f32
+        %5 = reduce.max[j] %4 : f32
+        store y[i] %5""" if often else "store y[i] %3")  # fmt: skip
+    sizes = {"x": ("f32", 100_000, 130), "y": ("f32", 100_000)}
+    made = case("thrice", "i:100000, j:130", body, **sizes)
+    found = schedule(made.comp, made.buffers, H100)
+    assert found.form == ("persistent" if often else "looped")
+
+
 def test_rows_of_which_nothing_is_read_are_no_tiles():
     """Sums of a row's value where an index hits: of 64 rows at a time, the values of each row alone
     spilled 7 KB a thread."""

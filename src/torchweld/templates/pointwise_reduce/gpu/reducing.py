@@ -101,7 +101,7 @@ _HELD_COLUMNS = 256
 # 1024 25 and 20; float32, of 130 48 and 39, of 200 38 and 39; variances in bfloat16, of 130 49 and
 # 43, of 600 42 and 27, float32 42 and 46; layer norms and softmaxes in float32, of 130 165 and 100,
 # 148 and 120, of 600 92 and 92, 93 and 104, in bfloat16, of 130 60 and 70, 52 and 91.
-_LEAST_BLOCK, _BUSY = 32, 4 / 5
+_LEAST_BLOCK, _BUSY, _NARROW_WARPS = 32, 4 / 5, 4
 _NARROW_BLOCKS = {
     (True, "once"): (1.25, 256), (True, "several"): (1.25, PERSISTENT_COLUMNS),
     (False, "once"): (1.5, PERSISTENT_COLUMNS), (False, "again"): (1.75, PERSISTENT_COLUMNS),
@@ -207,16 +207,20 @@ def _in_narrow_blocks(
     block = min(whole, widest)
     while block > _LEAST_BLOCK and -(-length // block) * block * _BUSY > length:
         block //= 2
-    rows = max(1, _NARROW_POINTS // block)
+    points = min(_NARROW_POINTS, 32 * _NARROW_WARPS * _most_of_sums(accesses))
+    rows = max(1, points // block)
     saves = whole >= least * length and -(-length // block) * block <= _BUSY * whole
     if not (saves or widest < whole) or count < 4 * rows * sm_count:
         return None
-    return Schedule("looped", accesses.frame.rows, accesses.frame.columns, rows, block, 4)
+    frame = accesses.frame
+    return Schedule("looped", frame.rows, frame.columns, rows, block, _NARROW_WARPS)
 
 
 def _reading(accesses: Accesses) -> str:
-    """How columns of a row are read: `once`, for one result of each reduction or for `several`, or
-    `again`."""
+    """How columns of a row are read: `once`, for one result of each reduction or for `several`;
+    `again`; or `often`, which is for registers alone."""
+    if max(stages(accesses.comp.body)) > 2:
+        return "often"
     several = any(isinstance(i, Reduce) and i.monoid in TUPLES for i in accesses.comp.body)
     return "again" if _returns(accesses) else "several" if several else "once"
 

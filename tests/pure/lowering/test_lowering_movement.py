@@ -404,9 +404,9 @@ def test_losses():
 
 
 def test_order_dependent_writes_stay_with_aten():
-    assert externs(lowered(lambda x, i, s: x.scatter(1, i, s), rand(2, 5), INDEX, rand(2, 3))) == [
-        "aten.scatter.src"
-    ]
+    """But for those of `scatter` on a CPU, which has an order: the last along the dimension."""
+    same = torch.tensor([[4, 1, 4], [2, 2, 2]])
+    check(lambda x, i, s: [x.scatter(1, i, s)], rand(2, 5), same, rand(2, 3))
     assert externs(
         lowered(lambda x, i, s: aten.index_put(x, [i], s), rand(5, 7), INDEX, rand(2, 3, 7))
     ) == ["aten.index_put.default"]

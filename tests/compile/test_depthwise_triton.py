@@ -40,13 +40,14 @@ def test_no_register_is_spilled(image, window, last, dtype):
     check_registers(planned(run, x, w))
 
 
-@pytest.mark.parametrize(("channels", "side", "size", "results"), [
-    (240, 14, 3, 2), (241, 14, 3, 2),  # with the convolution inside
-    (120, 45, 5, 1), (121, 45, 5, 1),  # whose loads wait for each other there
-])  # fmt: skip
-def test_nor_where_a_mean_over_the_image_runs_along(channels, side, size, results):
-    x = torch.empty(16, channels, side, side + 1, device="meta")
-    w = torch.empty(channels, 1, size, size, device="meta")
+@pytest.mark.parametrize(("channels", "side", "size", "dtype", "results"), [
+    *((c, 14, 3, torch.float32, 2) for c in (240, 241)),  # with the convolution inside
+    *((c, 45, 5, d, 1) for c in (120, 121)  # whose loads would wait for each other there
+      for d in (torch.bfloat16, torch.float32)),
+], ids=str)  # fmt: skip
+def test_nor_where_a_mean_over_the_image_runs_along(channels, side, size, dtype, results):
+    x = torch.empty(16, channels, side, side + 1, dtype=dtype, device="meta")
+    w = torch.empty(channels, 1, size, size, dtype=dtype, device="meta")
 
     def run(x, w):
         y = F.hardswish(F.conv2d(x, w, padding=size // 2, groups=channels))

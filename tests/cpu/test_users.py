@@ -303,6 +303,7 @@ FUNCTIONS = {
     "prefixes": (lambda x: (x.cumprod(0), x.logcumsumexp(1)), (4, 6)),
     "resized": (lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"), (4, 6)),
     "special": (lambda x: torch.special.erfc(x) + torch.lgamma(x.abs() + 1), (4, 6)),
+    "rrelu": (lambda x: F.rrelu(x * 2, 0.1, 0.3, training=False) + 1, (4, 6)),
     "item": (lambda x: x * x.sum().item(), (3,)),
 }
 

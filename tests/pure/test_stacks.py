@@ -74,9 +74,11 @@ def spread_of_steps(x, rate):
     return ((seen - seen.mean()) * seen.std()).sum()
 
 
-def test_a_reduction_of_costly_steps_reads_them_from_memory():
-    stack, *rest = planned(spread_of_steps, (50, 16, 33), (33,))
-    assert len(stack.stores) == 16
+@pytest.mark.parametrize(("rows", "steps", "joined"), [(50, 16, False), (5000, 12, True)])
+def test_a_reduction_of_costly_steps_reads_them_from_memory(rows, steps, joined):
+    """Where the plan has `joined` both, they are taken apart again."""
+    stack, *rest = planned(spread_of_steps, (rows, steps, 33), (33,))
+    assert len(stack.stores) == steps and stack.name.endswith("steps") == joined
     assert not any(isinstance(i, Index) for comp in rest for i in comp.body)
 
 

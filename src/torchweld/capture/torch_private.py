@@ -335,7 +335,7 @@ def compile_apart(function: Callable, backend: Callable, dynamic: bool | None) -
 
 
 # Told of code that Dynamo cannot compile; says whether to try no more, or None: once more, now.
-Failed = Callable[[CodeType, Exception], "bool | None"]
+Failed = Callable[[CodeType, Exception], bool | None]
 _PARTS_OF_A_CALL = {"callback", "fn", "is_fx_symbolic_tracing", "is_jit_tracing", "self"}
 _READ = ("2.11.", "2.12.", "2.13.")  # releases whose wrapper was read for `quick`
 _SET_APART = getattr(eval_frame, "set_eval_frame_isolate_recompiles_id", None)  # from 2.13 on

@@ -109,8 +109,7 @@ def rrelu(call: Call, x, noise, lower=1 / 8, upper=1 / 3, training=False, genera
     nest = call.nest(call.out.shape, x)
     given, dtype = nest.read(x, exact=True), call.compute()
     result = leaky_relu(given.to(dtype), (lower + upper) / 2)
-    (found, _) = call.finish_all(nest, [(result, None), None])
-    return found, call.fresh(noise) if 1 in call.used else None
+    return call.finish(nest, result), call.fresh(noise) if 1 in call.used else None
 
 
 @pointwise("aten.rrelu_with_noise_backward.default", exact=True)

@@ -22,19 +22,17 @@ from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.nest import Nest, Spec, aligned
 from torchweld.core import dtypes
 from torchweld.ir.index_check import CHECK_INDEX
-from torchweld.ir.interval import Bounds, stored_bounds
+from torchweld.ir.interval import Bounds, stored_bounds, type_bounds
 from torchweld.ir.nodes import Comp, Extern, View
 from torchweld.ir.size import Size
 from torchweld.ir.views import Fill, Iota, Tensor
-
-_WRAPS = 1 << 31  # 32-bit integers
 
 
 def in_range(index: Expr, size: Size, wrap: bool = True, guarded: bool = False) -> Expr:
     """An i64 index inside [0, size): the nearest. `guarded`: whoever reads or writes by it asks
     first whether it was inside, so that the rest may be any; 32 bits of it are enough then, in
     which a GPU computes places."""
-    small = guarded and isinstance(size, int) and size < _WRAPS
+    small = guarded and isinstance(size, int) and size <= type_bounds(dtypes.i32)[1]
     index = index.to(dtypes.i32 if small else dtypes.i64)
     if wrap:
         index = where(index < 0, index + size, index)

@@ -15,9 +15,10 @@ from torchweld.capture.lowering.nest import COMPUTED, Nest, Operand, Place
 from torchweld.capture.lowering.registry import lowers
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir.interval import type_bounds
 from torchweld.ir.views import Tensor
 
-_LONGEST = 1 << 31  # places are 32-bit integers
+_LONGEST = type_bounds(dtypes.i32)[1]
 
 
 @lowers("aten.searchsorted.Tensor")
@@ -49,7 +50,7 @@ def _searched(
     call: Call, ordered: Tensor, values: Tensor, rows: tuple[int, ...], right: bool
 ) -> Tensor:
     length = ordered.shape[-1]
-    if not isinstance(length, int) or not 0 < length < _LONGEST:
+    if not isinstance(length, int) or not 0 < length <= _LONGEST:
         raise NotLowered("a search among numbers of which there is none, or nobody knows how many")
     if ordered.dtype != values.dtype:
         raise NotLowered("a search among numbers of another dtype")

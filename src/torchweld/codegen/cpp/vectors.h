@@ -178,6 +178,7 @@ template <int BY, class V> TW V tw_later(V v) {
   return __builtin_shufflevector(none, v, TW_LATER(2, 0), TW_LATER(2, 1));
 #endif
 }
+// A block in the other order: what scans from the end give to the functions below, and take from them.
 template <class T> TW void tw_reversed(const T* __restrict__ from, int64_t count, T* __restrict__ to) {
   for (int64_t i = 0; i < count; ++i) to[i] = from[count - 1 - i];
 }

@@ -57,8 +57,8 @@ _LIBDEVICE = [
 # MUFU.RCP and three multiply-adds, where a division has five and FCHK; nvcc writes 1.0f / x so.
 RECIPROCAL = "libdevice.rcp_rn({0})"
 
-# Of many numbers and one divisor. On sm_90 a division has eight instructions with a branch that
-# nothing is moved across.
+# Of many numbers and one divisor. Three norms of one tensor (three quotients an element, 18 million
+# elements) took an H200 138 us with divisions, 90 so.
 QUOTIENT = "_quotient({0}, {1})"
 
 FLOAT = {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE} | {

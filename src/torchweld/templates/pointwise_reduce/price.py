@@ -332,9 +332,10 @@ def _arithmetic(
 
 def _in_looped_windows(comp: Comp, facts: _Facts, device: Target) -> frozenset[str]:
     """Buffers of which each point of a GPU's loop reads several elements."""
+    if device.kind != "cuda" or not facts.frame.columns:
+        return frozenset()
     read = Counter(i.buffer for i in comp.body if isinstance(i, Load))
-    loops = device.kind == "cuda" and facts.frame.columns
-    return frozenset(b for b, count in read.items() if loops and count >= _WINDOW)
+    return frozenset(b for b, count in read.items() if count >= _WINDOW)
 
 
 def _reads_jumping_windows(comp: Comp, facts: _Facts, buffers, hints) -> bool:

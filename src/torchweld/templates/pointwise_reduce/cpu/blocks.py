@@ -38,33 +38,29 @@ def write_blocks(k: Kernel, e: Emitter, stores: list[int]) -> None:
         e.line(f"tw_turn_back{_sizes(k)}({start}, o{position}[0], {_rows(k)});")
 
 
-@contextmanager
-def in_bands(k: Kernel, e: Emitter, stores: frozenset[int]) -> Iterator[dict[int, str]]:
-    """A loop over BAND columns at a time, from b_NAME to e_NAME: where `stores` put what is theirs,
-    which is turned into its place behind the block."""
-    column, lane = k.frame.columns[-1], k.row_lane
-    name, (low, high) = k.names[column], k.bounds(column)
+def declare_bands(k: Kernel, e: Emitter, stores: frozenset[int]) -> dict[int, str]:
+    """Where `stores` put the element of the current column and row, in a block of BAND columns."""
+    column = k.names[k.frame.columns[-1]]
     for position in sorted(stores):
         kind = x.memory_type(k.kinds[k.comp.stores[position].buffer])
         e.line(f"alignas(64) {kind} u{position}[{BAND}][{k.lane_block}];")
-    with e.block(f"for (int64_t b_{name} = {low}; b_{name} < {high}; b_{name} += {BAND})"):
-        end = f"b_{name} + {BAND}"
-        e.line(f"const int64_t e_{name} = {end} < {high} ? {end} : {high};")
-        at = f"[{name} - b_{name}][{k.lane_position}]"
-        yield {position: f"u{position}{at}" for position in stores}
-        names = {**k.names, lane: f"low_{k.names[lane]}", column: f"b_{name}"}
-        for position in sorted(stores):
-            access = k.accesses.stores[position]
-            to = f"&{k.pointers[access.buffer]}[{x.affine_text(access.offset, names)}]"
-            step = x.size_text(access.offset.coefficient(lane))
-            e.line(f"tw_turn_tile(&u{position}[0][0], {k.lane_block}, {to}, {step}, "
-                   f"e_{name} - b_{name}, {_rows(k)});")  # fmt: skip
+    return {p: f"u{p}[{column} - b_{column}][{k.lane_position}]" for p in stores}
 
 
-def _start(k: Kernel, access: Access) -> str:
-    """The first column of the first row."""
+def write_bands(k: Kernel, e: Emitter, stores: frozenset[int]) -> None:
+    """Turns them into their places, at the end of a block from b_NAME to e_NAME."""
+    column = k.names[k.frame.columns[-1]]
+    for position in sorted(stores):
+        access = k.accesses.stores[position]
+        to, step = _start(k, access, f"b_{column}"), access.offset.coefficient(k.row_lane)
+        e.line(f"tw_turn_tile(&u{position}[0][0], {k.lane_block}, {to}, {x.size_text(step)}, "
+               f"e_{column} - b_{column}, {_rows(k)});")  # fmt: skip
+
+
+def _start(k: Kernel, access: Access, column: str = "0") -> str:
+    """The first row's element of a `column` of the last of the columns."""
     lane = k.row_lane
-    names = {**k.names, lane: f"low_{k.names[lane]}", k.tiles.column: "0"}
+    names = {**k.names, lane: f"low_{k.names[lane]}", k.frame.columns[-1]: column}
     return f"&{k.pointers[access.buffer]}[{x.affine_text(access.offset, names)}]"
 
 

@@ -26,7 +26,11 @@ from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir import size
 from torchweld.ir.nodes import Load, Scan, Value, needed, store_operands
-from torchweld.templates.pointwise_reduce.cpu.blocks import in_bands, stage_tile
+from torchweld.templates.pointwise_reduce.cpu.blocks import (
+    declare_bands,
+    stage_tile,
+    write_bands,
+)
 from torchweld.templates.pointwise_reduce.cpu.cases import cases, filled_loads
 from torchweld.templates.pointwise_reduce.cpu.columns import (
     accumulate_column,
@@ -64,7 +68,7 @@ from torchweld.templates.pointwise_reduce.cpu.scans import levels, made, of_bloc
 from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
 from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
-from torchweld.templates.pointwise_reduce.cpu.tiles import turned_stores
+from torchweld.templates.pointwise_reduce.cpu.tiles import BAND, turned_stores
 from torchweld.templates.pointwise_reduce.cpu.turned_rows import (
     FROM,
     TO,
@@ -122,7 +126,7 @@ class _Nest:
                 self._level(depth, self.texts)
                 if depth == self.block_at and self.reductions:
                     self._open_block(stack)
-                elif depth == len(self.axes) - 2 and (banded := self._banded()):
+                elif depth == self.block_at and (banded := self._banded()):
                     self._open_bands(stack, banded)
                 if depth + 1 < len(self.axes):
                     stack.enter_context(
@@ -200,20 +204,24 @@ class _Nest:
 
     def _open_block(self, stack: ExitStack) -> None:
         """The partial results, within a loop over blocks if the axis is longer than one."""
-        axis = self.axes[self.block_at]
-        if self._needs_blocks(axis):
-            name, (low, high) = self.k.names[axis], self.k.bounds(axis)
-            stack.enter_context(self.e.block())
-            self.e.line(f"const int64_t end_{name} = {high};")
-            block, begin = self.block, f"int64_t b_{name} = {low}"
-            header = f"for ({begin}; b_{name} < end_{name}; b_{name} += {block})"
-            stack.enter_context(self.e.block(header))
-            end, last = f"b_{name} + {block}", f"end_{name}"
-            self.e.line(f"const int64_t e_{name} = {end} < {last} ? {end} : {last};")
-            self.block_bounds = (f"b_{name}", f"e_{name}")
+        if self._needs_blocks(self.axes[self.block_at]):
+            self._in_blocks(stack, self.block)
         for value in self.reductions:
             declare_partial(self.k, self.e, value)
         stack.callback(lambda: [merge_partial(self.k, self.e, v) for v in self.reductions])
+
+    def _in_blocks(self, stack: ExitStack, block: int) -> None:
+        """A loop over blocks of the axis at `block_at`, from b_NAME to e_NAME."""
+        axis = self.axes[self.block_at]
+        name, (low, high) = self.k.names[axis], self.k.bounds(axis)
+        stack.enter_context(self.e.block())
+        self.e.line(f"const int64_t end_{name} = {high};")
+        begin = f"int64_t b_{name} = {low}"
+        header = f"for ({begin}; b_{name} < end_{name}; b_{name} += {block})"
+        stack.enter_context(self.e.block(header))
+        end, last = f"b_{name} + {block}", f"end_{name}"
+        self.e.line(f"const int64_t e_{name} = {end} < {last} ? {end} : {last};")
+        self.block_bounds = (f"b_{name}", f"e_{name}")
 
     def _banded(self) -> frozenset[int]:
         """Stores of this stage that are turned band by band (tiles.py)."""
@@ -225,9 +233,11 @@ class _Nest:
         return frozenset(p for p in turned if every <= k.store_axes(p))
 
     def _open_bands(self, stack: ExitStack, stores: frozenset[int]) -> None:
-        column = self.k.names[self.axes[-2]]
-        self.k = replace(self.k, turned=stack.enter_context(in_bands(self.k, self.e, stores)))
-        self.block_at, self.block_bounds = len(self.axes) - 2, (f"b_{column}", f"e_{column}")
+        """`block_at` is the last column's depth, as rows are abreast."""
+        k = self.k
+        self.k = replace(k, turned=declare_bands(k, self.e, stores))
+        self._in_blocks(stack, BAND)
+        stack.callback(write_bands, k, self.e, stores)
 
     def _needs_blocks(self, axis: str) -> bool:
         """Long sums whose total is wider than their partial sums."""
@@ -408,17 +418,17 @@ class _Nest:
 
     def _scan_block(self, name: str) -> _ScanBlock:
         """If memory is read and written backwards along the lane, loops in vectors follow memory,
-        and so do arrays: gcc leaves loops that go back in memory number by number."""
+        and so do arrays, where elements are of several sizes: gcc leaves loops that go back in
+        memory number by number then."""
         axis = self.axes[-1]
-        steps = {a.offset.coefficient(axis) for a in self.k.accesses.all} - {0}
-        if steps != {-1}:
+        along = [a for a in self.k.accesses.all if a.offset.coefficient(axis) != 0]
+        back = all(a.offset.coefficient(axis) == -1 for a in along)
+        if not back or len({a.bytes for a in along}) < 2:
             return _ScanBlock(_loop(name, "from", "to"), f"{name} - from", False)
-        back = f"for (int64_t {name} = to - 1; {name} >= from; --{name})"
-        return _ScanBlock(back, f"to - 1 - {name}", True)
+        header = f"for (int64_t {name} = to - 1; {name} >= from; --{name})"
+        return _ScanBlock(header, f"to - 1 - {name}", True)
 
-    def _scan_level(
-        self, name: str, scans: list[Value], known: Texts, block: _ScanBlock
-    ) -> None:
+    def _scan_level(self, name: str, scans: list[Value], known: Texts, block: _ScanBlock) -> None:
         """Scans of a block, into arrays c. What they are made of is in arrays s, or in those of
         scans before (`known`)."""
         k, e = self.k, self.e

@@ -564,7 +564,29 @@ def test_few_rows_across_memory_are_held():
         return schedule(one.comp, one.buffers, H100).form
 
     assert form(128, 333) == "persistent"
-    assert form(4096, 333) == form(128, 3333) == "looped"
+    assert form(4096, 1333) == form(128, 3333) == "looped"
+
+
+@pytest.mark.parametrize(
+    ("length", "inner", "tile"),
+    [(48, 4096, (32, 64, 1)), (96, 3136, (32, 128, 2)), (768, 196, (16, 1024, 8)),
+     (69, 20467, (64, 128, 8))],
+)  # fmt: skip
+@pytest.mark.parametrize("last", [False, True])
+def test_many_rows_across_memory_are_in_few_warps(length: int, inner: int, tile, last: bool):
+    """Threads of several warps meet in shared memory at every reduction. `last`: the result lies
+    along the columns, which are turned in registers."""
+    less = """%0 = load x[i, k, j] : f32
+      %1 = reduce.max[k] %0 : f32
+      %2 = sub %0 %1 : f32
+      """ + ("store y[i, j, k] %2" if last else "store y[i, k, j] %2")
+    images = 24_000_000 // (length * inner)
+    shape = (images, inner, length) if last else (images, length, inner)
+    one = case("less", f"i:{images}, k:{length}, j:{inner}", less,
+               x=("f32", images, length, inner), y=("f32", *shape))  # fmt: skip
+    found = schedule(one.comp, one.buffers, H100)
+    assert found.form == "persistent"
+    assert (found.block_rows, found.block_columns, found.num_warps) == tile
 
 
 def test_a_mask_of_columns_is_read_once_for_a_block():

@@ -34,6 +34,7 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import (
     valid,
     warps_of,
 )
+from torchweld.templates.pointwise_reduce.price import HELD_ACROSS
 
 SMALL = 4 << 20  # points: a few microseconds
 OUTER_BYTES = 8192  # of a tile whose rows are contiguous in memory, and have few columns
@@ -88,12 +89,21 @@ MAX_BLOCK = 8192  # of a loop's columns
 # quarter of the device would idle in the last wave: 160 rows of 6138 maxima of four tanh take an
 # H100, whose multiprocessors are 132, 20.6 us in two waves.
 _HEAVY_ROW, _ALONE, _IDLE = 1 << 18, 4096, 1 / 4
-# Of rows across memory that registers hold: bytes of a row's neighbours that are loaded together,
-# points of a program at least, of a thread, and words that wait in it. Up to so many columns, wider
-# tiles are held where there are rows for loops, too: the logarithms of 16 x 16384 softmaxes over
-# 150 in float32 take an H200 80 us, 101 in a loop that reads them twice (315 MB: 79).
+# Of few rows across memory that registers hold: bytes of a row's neighbours that are loaded
+# together, points of a program at least, of a thread, and words that wait in it.
 SEGMENT_BYTES, _HELD_POINTS, _HELD_BY_THREAD, _MOST_HELD = 64, 4096, 32, 64
-_HELD_COLUMNS = 256
+# Rows across memory of more columns than one warp reduces: rows and points of a program, points of
+# a thread. Threads that share a row meet in shared memory at every reduction unless they are of one
+# warp, and a thread that has few columns has little to do between. 24 million elements in rows of
+# 48 to 256, us on an H200, as before (64 rows of 64, or of 128 in 8 warps) and so, in float32 and
+# bfloat16: variances of 48 123 and 31, 134 and 27; KL divergences of 48 201 and 58, 208 and 59, of
+# 256 87 and 66, 131 and 68; weighted sums of log-softmaxes of 128 52 and 39, 56 and 35; softmaxes
+# of 48 88 and 54, 86 and 33. Rows that begin anywhere are loaded number by number, 32 lanes beside
+# each other: the softmax of 69 74 and 61, 37 and 38.
+_TILE_ROWS, _TILE_POINTS = 32, 64
+_LONE_ROWS, _LONE_POINTS, _LONE_COLUMNS = 64, 32, 256
+_TILE, _TILE_WARPS, _TILE_LIVE = 16384, 16, 320
+_TILE_BYTES = 8  # of a point
 # Columns of a block at least, and the share of its lanes that are at work. By whether elements have
 # 16 bits, and whether rows are read once, or again, or reduced to several results: how many lanes
 # for each column are worth a loop, and columns of a block at most. H200, 40 million elements, whole
@@ -136,14 +146,20 @@ def _most_of_sums(accesses: Accesses) -> int:
     return max(1, _MOST_RUNNING // running) if running > _FEW_SUMS else MAX_POINTS_PER_THREAD
 
 
-def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
-    """Whether the tensors that have columns are contiguous along a row axis rather than along the
-    last column; or nearer together, where they are along none."""
+def _across_memory(
+    accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
+) -> Schedule | None:
+    """Where the tensors that have columns are contiguous along a row axis rather than along the
+    last column, or nearer together, where they are along none. Where a fifth of what is moved is,
+    and the others along the columns (a norm over the channels of an image whose result has them
+    last), tiles have to be wide as well. None for others."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     if not rows or all(a.offset.axes.isdisjoint(columns) for a in accesses.all):
-        return False
-    across = max(_near_traffic(accesses, c, hints) for c in columns)
-    return _near_traffic(accesses, rows[-1], hints) > across
+        return None
+    along = max(_near_traffic(accesses, c, hints) for c in columns)
+    across = _near_traffic(accesses, rows[-1], hints)
+    tile = _tile(accesses, hints, sm_count) if 4 * across >= along else None
+    return tile or (_outer(accesses, hints, sm_count, split) if across > along else None)
 
 
 def _near_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
@@ -172,8 +188,7 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
     if sorts(accesses.comp):
         return _in_order(accesses, hints, sm_count)
     split = split and can_share_rows(accesses.comp, accesses.frame)
-    if _rows_contiguous(accesses, hints):
-        found = _outer(accesses, hints, sm_count, split)
+    if found := _across_memory(accesses, hints, sm_count, split):
         return _odd_rows_apart(found, accesses, hints, sm_count, split)
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     fits = isinstance(length, int) and length <= min(PERSISTENT_COLUMNS, _most_held(accesses))
@@ -384,6 +399,32 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     return _in_shares(whole, accesses, programs, length, sm_count) if split else whole
 
 
+def _tile(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule | None:
+    """All columns of rows across memory, in as few warps as have registers for them: for rows that
+    are many enough, and longer than those that one warp reduces anyway. None for others."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
+    lone = not _begin_at(accesses, 2)
+    most = _LONE_COLUMNS if lone else HELD_ACROSS
+    if not isinstance(length, int) or not WARP_COLUMNS < length <= min(most, _most_held(accesses)):
+        return None
+    if _width(accesses) > _TILE_BYTES or _scans(accesses) or _has_long_rows(accesses):
+        return None
+    block, live = next_pow2(length), most_live(accesses.comp)
+    block_rows = min(_LONE_ROWS if lone else _TILE_ROWS, _TILE // block)
+    points = _LONE_POINTS if lone else _TILE_POINTS
+    while points > 16 and points * live > _TILE_LIVE:
+        points //= 2
+    while block_rows > 16 and (
+        count < 4 * block_rows * sm_count or block_rows * block > 32 * points * _TILE_WARPS
+    ):
+        block_rows //= 2
+    warps = max(1, block_rows * block // (32 * points))
+    if count < 4 * block_rows * sm_count or warps > _TILE_WARPS:
+        return None
+    return Schedule("persistent", rows, columns, block_rows, block, warps)
+
+
 def _warps_of_few(accesses: Accesses, block_rows: int, width: int) -> int:
     """For rows of up to WARP_COLUMNS columns."""
     if sum(isinstance(i, Reduce) for i in accesses.comp.body) <= _FEW_REDUCTIONS:
@@ -412,17 +453,15 @@ def _is_small(few: int, count: int) -> bool:
 
 
 def _held(accesses: Accesses, count: int, loop_rows: int, sm_count: int) -> Schedule | None:
-    """Rows whose columns are read again for what waits for a reduction, and which are few columns,
-    or too few rows for loops over blocks of `loop_rows` to keep memory busy: all columns in
-    registers, and all loads under way at once. None for others."""
+    """Rows whose columns are read again for what waits for a reduction, and too few for loops over
+    blocks of `loop_rows` to keep memory busy: all columns in registers, and all loads under way at
+    once. None for others."""
     columns, width = accesses.frame.columns, _widest(accesses)
-    length, few = extent(accesses, columns), -(-count // loop_rows) < 8 * sm_count
-    if _scans(accesses) or not (isinstance(length, int) and _returns(accesses)):
+    length, many = extent(accesses, columns), -(-count // loop_rows) >= 8 * sm_count
+    if many or _scans(accesses) or not (isinstance(length, int) and _returns(accesses)):
         return None
-    if not few and length > _HELD_COLUMNS:
-        return None
-    block, segment = next_pow2(length), SEGMENT_BYTES if few else 2 * SEGMENT_BYTES
-    block_rows = min(loop_rows, max(segment // width, _HELD_POINTS // block))
+    block = next_pow2(length)
+    block_rows = min(loop_rows, max(SEGMENT_BYTES // width, _HELD_POINTS // block))
     warps = max(1, block * block_rows // (32 * _HELD_BY_THREAD))
     words = _width(accesses) * _HELD_BY_THREAD // 4  # of a thread
     if warps > 16 or words > _MOST_HELD:
@@ -451,10 +490,15 @@ def _in_wide_loads(accesses: Accesses) -> bool:
     """Whether what lies along the rows begins at multiples of 16 bytes. Number by number, a thread
     has four loads under way, as ptxas compiles it (32 registers): twice as many threads are
     wanted."""
+    return _begin_at(accesses, 16, in_bytes=True)
+
+
+def _begin_at(accesses: Accesses, step: int, in_bytes: bool = False) -> bool:
+    """Whether what lies along the rows begins at multiples of `step` elements, or bytes."""
     inner = accesses.frame.rows[-1:]
     beside = (a for a in accesses.loads.values() if a.offset.coefficient(*inner) == 1)
     return all(
-        divide(a.offset.coefficient(n) * a.bytes, 16) is not None
+        divide(a.offset.coefficient(n) * (a.bytes if in_bytes else 1), step) is not None
         for a in beside for n in a.offset.axes if n not in inner
     )
 

@@ -589,6 +589,17 @@ def test_many_rows_across_memory_are_in_few_warps(length: int, inner: int, tile,
     assert (found.block_rows, found.block_columns, found.num_warps) == tile
 
 
+@pytest.mark.parametrize(("length", "form"), [(48, "persistent"), (333, "looped")])
+def test_long_sums_across_memory_are_loops(length: int, form: str):
+    """Nothing is read again, and loads need no registers but those of the next block."""
+    total = """%0 = load x[i, k, j] : f32
+      %1 = reduce.sum[k] %0 : f32
+      store y[i, j] %1"""
+    one = case("total", f"i:64, k:{length}, j:1000", total,
+               x=("f32", 64, length, 1000), y=("f32", 64, 1000))  # fmt: skip
+    assert schedule(one.comp, one.buffers, H100).form == form
+
+
 def test_a_mask_of_columns_is_read_once_for_a_block():
     masked = """%0 = load x[i, k, j] : f32
       %1 = load m[i, k] : f32

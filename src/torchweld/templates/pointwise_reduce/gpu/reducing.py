@@ -401,7 +401,8 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
 
 def _tile(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule | None:
     """All columns of rows across memory, in as few warps as have registers for them: for rows that
-    are many enough, and longer than those that one warp reduces anyway. None for others."""
+    are many enough, and longer than those that one warp reduces anyway. None for others: what is
+    read once, for one result, is as fast in a loop unless it is short."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     lone = not _begin_at(accesses, 2)
@@ -409,6 +410,8 @@ def _tile(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedu
     if not isinstance(length, int) or not WARP_COLUMNS < length <= min(most, _most_held(accesses)):
         return None
     if _width(accesses) > _TILE_BYTES or _scans(accesses) or _has_long_rows(accesses):
+        return None
+    if _reading(accesses) == "once" and length > 2 * WARP_COLUMNS:
         return None
     block, live = next_pow2(length), most_live(accesses.comp)
     block_rows = min(_LONE_ROWS if lone else _TILE_ROWS, _TILE // block)

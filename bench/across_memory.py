@@ -3,21 +3,21 @@ torch.compile and torchweld, in float32 and bfloat16.
 
     python bench/across_memory.py [NAMES]
 
-24 million elements, inference, medians; calls follow each other at once.
+24 million elements, inference, medians of paired runs; calls follow each other at once.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
-from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 import torchweld
+from torchweld.observe.measure.paired import time_paired
 
-POINTS, CALLS, ROUNDS = 24_000_000, 10, 5
+POINTS, SECONDS = 24_000_000, 0.1
 
 
 def norm_last(x, y, w):
@@ -64,20 +64,15 @@ SHAPES = ((48, 64, 64), (96, 56, 56), (69, 97, 211), (200, 33, 33), (256, 28, 28
           (768, 14, 14))  # fmt: skip
 
 
-def microseconds(function: Callable, args: list[torch.Tensor]) -> float:
-    for _ in range(3):
-        function(*args)
-    times = []
-    for _ in range(ROUNDS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        start.record()
-        for _ in range(CALLS):
-            function(*args)
-        end.record()
-        torch.cuda.synchronize()
-        times.append(1e3 * start.elapsed_time(end) / CALLS)
-    return statistics.median(times)
+def microseconds(function, args: list[torch.Tensor]) -> list[float]:
+    """Of eager, torch.compile and torchweld."""
+    ways = {"eager": function, "torch.compile": torch.compile(function),
+            "torchweld": torchweld.fuse(function)}  # fmt: skip
+    calls = {name: partial(way, *args) for name, way in ways.items()}
+    for call in [*calls.values()] * 3:
+        call()
+    paired = time_paired(calls, args[0].device.type, SECONDS)
+    return [1e3 * paired.median_ms(name) for name in ways]
 
 
 def main(names: list[str]) -> None:
@@ -90,8 +85,7 @@ def main(names: list[str]) -> None:
                 made = (torch.randn(images, *shape, device="cuda", dtype=dtype) for _ in range(2))
                 args = [*made, torch.rand(shape[0], device="cuda", dtype=dtype)]
                 torch.compiler.reset()
-                ways = function, torch.compile(function), torchweld.fuse(function)
-                found = " | ".join(f"{microseconds(way, args):.1f}" for way in ways)
+                found = " | ".join(f"{us:.1f}" for us in microseconds(function, args))
                 size = " x ".join(map(str, shape))
                 print(f"| {function.__name__} | {size} | {str(dtype)[6:]} | {found} |", flush=True)
 

@@ -247,14 +247,14 @@ def _line_waste(access, facts: _Facts, buffer: Buffer, hints, device: Target) ->
     line = device.line_bytes / buffer.dtype.bytes
     if device.kind == "cuda" and _is_turned(access, facts, buffer, hints, device):
         return 1.0
-    if device.kind == "cuda" and isinstance(access, Store) and not _in_small_tiles(facts):
+    if device.kind == "cuda" and isinstance(access, Store) and not _in_tiles(facts):
         # A line for each element on the way to the last-level cache, where they come together.
         slower = bytes_per_s(bytes_of(buffer, hints), device) / device.llc_bytes_per_s
         return max(1.0, min(stride, line) * slower / _STORED_LINES)
     return min(stride, line, _MOST_STRIDED_COST)
 
 
-def _in_small_tiles(facts: _Facts) -> bool:
+def _in_tiles(facts: _Facts) -> bool:
     """Whether a GPU's tile of rows and columns is turned in registers, as pointwise ones are."""
     return prod(facts.extents[n] for n in facts.frame.columns) <= HELD_ACROSS
 
@@ -262,7 +262,7 @@ def _in_small_tiles(facts: _Facts) -> bool:
 def _is_turned(access, facts: _Facts, buffer: Buffer, hints, device: Target) -> bool:
     """Whether a kernel reads or writes it in tiles that are turned in registers: it is contiguous
     along another axis, for a line and more. Those run at the rate of a copy."""
-    whole = not facts.frame.columns or _in_small_tiles(facts)
+    whole = not facts.frame.columns or _in_tiles(facts)
     if not whole or any(isinstance(entry, Ref) for entry in access.index):
         return False
     across = [n for n in facts.extents if n != facts.inner and facts.extents[n] > 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from torchweld.ir import size
@@ -20,7 +20,7 @@ from torchweld.ir.nodes import (
 )
 from torchweld.ir.passes import can_share_rows, stages
 from torchweld.ir.scalar import TABLE
-from torchweld.ir.size import divide, product
+from torchweld.ir.size import Size, divide, product
 from torchweld.templates.pointwise_reduce.gpu.lanes import TUPLES
 from torchweld.templates.pointwise_reduce.gpu.schedule import (
     LOOPED_COLUMNS,
@@ -405,7 +405,7 @@ def _tile(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedu
     read once, for one result, is as fast in a loop unless it is short."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
-    lone = not _begin_at(accesses, 2)
+    lone = any(divide(start, 2) is None for start, _ in _starts(accesses))
     most = _LONE_COLUMNS if lone else HELD_ACROSS
     if not isinstance(length, int) or not WARP_COLUMNS < length <= min(most, _most_held(accesses)):
         return None
@@ -493,17 +493,17 @@ def _in_wide_loads(accesses: Accesses) -> bool:
     """Whether what lies along the rows begins at multiples of 16 bytes. Number by number, a thread
     has four loads under way, as ptxas compiles it (32 registers): twice as many threads are
     wanted."""
-    return _begin_at(accesses, 16, in_bytes=True)
+    return all(divide(start * size, 16) is not None for start, size in _starts(accesses))
 
 
-def _begin_at(accesses: Accesses, step: int, in_bytes: bool = False) -> bool:
-    """Whether what lies along the rows begins at multiples of `step` elements, or bytes."""
+def _starts(accesses: Accesses) -> Iterator[tuple[Size, int]]:
+    """What lies along the rows begins at multiples of these numbers of elements, of so many
+    bytes."""
     inner = accesses.frame.rows[-1:]
-    beside = (a for a in accesses.loads.values() if a.offset.coefficient(*inner) == 1)
-    return all(
-        divide(a.offset.coefficient(n) * (a.bytes if in_bytes else 1), step) is not None
-        for a in beside for n in a.offset.axes if n not in inner
-    )
+    for access in accesses.loads.values():
+        if access.offset.coefficient(*inner) == 1:
+            for axis in access.offset.axes.difference(inner):
+                yield access.offset.coefficient(axis), access.bytes
 
 
 def _points_of_loop(accesses: Accesses) -> tuple[int, int]:

@@ -110,3 +110,37 @@ def test_partial_sums_are_added_up_in_one_step_where_programs_are_few():
                x=("f32", 264, 1000), y=("f32", 1000))  # fmt: skip
     found = default(addressed(one.comp, one.buffers), {}, 132, split=False)
     assert (found.form, found.block_columns, found.num_warps) == ("persistent", 512, 16)
+
+
+def _roots(dims: str, index: str, count: int, reduced: str, stored: str, x, y) -> Case:
+    """The sum of the root of a root, and so on."""
+    roots = "\n".join(f"%{k + 1} = sqrt %{k} : f32" for k in range(count))
+    body = (f"%0 = load x[{index}] : f32\n{roots}\n"
+            f"%{count + 1} = reduce.sum[{reduced}] %{count} : f32\nstore y[{stored}] %{count + 1}")
+    return case("roots", dims, body, x=("f32", *x), y=("f32", *y))
+
+
+def test_rows_along_memory_are_fewer_before_they_have_more_warps():
+    found = chosen(_roots("i:160000, j:250", "i, j", 4, "j", "i", (160000, 250), (160000,)))
+    assert (found.block_rows, found.block_columns, found.num_warps) == (1, 256, 2)
+
+
+def _across(images: int, columns: int, count: int) -> Case:
+    return _roots(f"i:{images}, k:{columns}, j:300", "i, k, j", count, "k", "i, j",
+                  (images, columns, 300), (images, 300))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "tile"),
+    [(_across(128, 8, 4), (32, 8, 2)), (_across(20, 150, 2), (16, 256, 16)),
+     (_across(20, 150, 10), (16, 256, 16))],
+)  # fmt: skip
+def test_rows_across_memory_are_a_warps_lanes_before_they_have_more(one: Case, tile):
+    """Then more warps, which share each row where nothing else is left."""
+    found = chosen(one)
+    assert found.form == "persistent"
+    assert (found.block_rows, found.block_columns, found.num_warps) == tile
+
+
+def test_rows_across_memory_with_one_branch_keep_their_points():
+    assert chosen(_across(20, 150, 1)).points_per_thread == 16

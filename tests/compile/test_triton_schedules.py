@@ -626,3 +626,50 @@ def test_few_long_rows_that_begin_anywhere_have_twice_the_threads():
                  for c in (cases.softmax(224, 24642), cases.softmax(4096, 24642)))  # fmt: skip
     assert (few.form, few.num_warps, few.block_columns) == ("looped", 16, 4096)
     assert (many.num_warps, many.block_columns) == (8, 2048)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "tile"),
+    [(160291, 157, (2, 256, 1)), (75573, 333, (1, 512, 1)), (10381, 101, (4, 128, 1)),
+     (98304, 256, (4, 256, 4))],
+)  # fmt: skip
+def test_one_warp_has_rows_that_begin_anywhere(rows: int, columns: int, tile):
+    """Lanes of several would be beside each other on one row, and meet in shared memory."""
+    found = schedule(*_comp(cases.softmax(rows, columns)), H100)
+    assert (found.block_rows, found.block_columns, found.num_warps) == tile
+
+
+@pytest.mark.parametrize(("logarithms", "rows"), [(1, 8), (4, 2)])
+def test_rows_of_much_work_are_few_in_a_program(logarithms: int, rows: int):
+    logs = "\n".join(f"%{k + 1} = log %{k} : f32" for k in range(logarithms))
+    body = f"%0 = load x[i, j] : f32\n{logs}\n%{logarithms + 1} = reduce.sum[j] %{logarithms} : f32"
+    one = case("logs", "i:100000, j:101", f"{body}\nstore y[i] %{logarithms + 1}",
+               x=("f32", 100000, 101), y=("f32", 100000))  # fmt: skip
+    found = schedule(one.comp, one.buffers, H100)
+    assert (found.block_rows, found.block_columns, found.num_warps) == (rows, 128, 1)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "dtype", "tile"),
+    [(1089, "f32", (1024, 4, 1)), (1024, "f32", (2048, 8, 4)), (1089, "bf16", (4096, 8, 4))],
+)  # fmt: skip
+def test_rows_that_begin_anywhere_are_not_copied_ahead(pixels: int, dtype: str, tile):
+    """Of four bytes, by copies of four bytes each. Other programs have loads under way instead."""
+    total = f"%0 = load x[n, c, p] : {dtype}\n%1 = cast %0 : f32\n%2 = mul %1 %1 : f32\n" + \
+        "%3 = reduce.sum[n, p] %2 : f32\nstore y[c] %3"  # fmt: skip
+    one = case("total", f"c:96, n:64, p:{pixels}", total,
+               x=(dtype, 64, 96, pixels), y=("f32", 96))  # fmt: skip
+    found = schedule(one.comp, one.buffers, H100)
+    assert (found.block_columns, found.num_warps, found.stages) == tile and found.splits > 1
+
+
+@pytest.mark.parametrize(("rows", "programs"), [(4000, 250), (300, 132)])
+def test_many_long_rows_beside_sums_over_them_have_two_programs(rows: int, programs: int):
+    body = """%0 = load x[i, j] : f32
+      %1 = reduce.min[j] %0 : f32
+      %2 = reduce.sum[i] %0 : f32
+      store y[i] %1
+      store z[j] %2"""
+    one = case("both", f"i:{rows}, j:3000", body, x=("f32", rows, 3000), y=("f32", rows),
+               z=("f32", 3000))  # fmt: skip
+    assert schedule(one.comp, one.buffers, H100).splits == programs

@@ -85,8 +85,20 @@ def _quotient(a, b):
     "_fmod": '''
 @triton.jit
 def _fmod(a, b):
-    """Exact, so by way of float64, whose remainder handles denormals."""
-    return libdevice.fmod(a.to(tl.float64), b.to(tl.float64)).to(a.dtype)
+    """Exact. libdevice's for float32 takes denormals for zeros: divisors near those are scaled, and
+    what would overflow with them has its remainder by a multiple first. A remainder is denormal
+    only then, or where it is `a` itself."""
+    if a.dtype == tl.float32 and b.dtype == tl.float32:
+        size = tl.abs(b)
+        scale = tl.where(size < 2.0 ** -100, 2.0 ** 100, 1.0)
+        divisor = b * scale
+        multiple = tl.where(size < 2.0 ** -100, divisor, float("inf"))
+        first = tl.where(tl.abs(a) < tl.abs(multiple), a, libdevice.fmod(a, multiple))
+        rest = libdevice.fmod(first * scale, divisor) * (1.0 / scale)
+        result = tl.where(tl.abs(a) < size, a, rest)
+    else:
+        result = libdevice.fmod(a.to(tl.float64), b.to(tl.float64)).to(a.dtype)
+    return result
 ''',
     "_floor_div": '''
 @triton.jit

@@ -70,6 +70,15 @@ THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
 # Stages of a loop, as shared memory allows, with programs on each multiprocessor that keep memory
 # busy.
 AHEAD = ((4, 2), (3, 2), (1, 4))
+# Programs for each multiprocessor where rows begin anywhere. They are loaded number by number, and
+# copies to shared memory would be of four bytes each. Sums over channels in float32, us on an H200,
+# with four of those under way and so: of 64 x 96 x 33 x 33 17 and 8, of 8 x 19 x 301 x 301 26
+# and 18.
+_PROGRAMS_APART = 8
+# Of sums over rows beside whole rows, where one tensor of float32 is read: so many rows for each
+# multiprocessor are worth a second program with partial sums of its own. Two results and a map, us
+# on an H200: 4000 rows of 3000 97 and 82, of 1600 54 and 44, 300 rows of 4096 13 and 15.
+_MANY_ROWS = 8
 # Rows, warps and programs for each multiprocessor of sums over rows of so many columns, of 16 bits,
 # whose loads run ahead. With two rows for each of eight warps Triton moves the tile between layouts
 # in each step: 54 instructions for each of 256 columns in place of 23, and registers for one
@@ -126,6 +135,14 @@ _LONG_ROW = 64  # values
 # of 8 points 331, 8192 in 32 warps 642. Two softmaxes, six for each column: 292, which does not
 # spill, but leaves one row to a multiprocessor; 226, 268 and 461.
 _LIVE_WORDS = 40
+# Rows of up to 1024 columns that begin anywhere: points of a program, and programs, of one warp,
+# for each multiprocessor. H200, float32, us, as they were (1024 points in 4 warps), with 1024 in
+# one and so, rows counted at the call: 160,291 softmaxes of 157 columns 88, 49 and 51, layer norms
+# behind a GELU 133, 81 and 65, 75,573 of 333 81, 57 and 59; 10,381 softmaxes of 101 5.5, 4.2 and
+# 3.6. And multiply-adds for each point that are much work, and points of a program with that: 7345
+# masked softmaxes of 101 with logarithms and divisions 13 as they were, 5 with 256 in one warp.
+_LONE_ROW_POINTS, _LONE_WARPS = 512, 10
+_MUCH_WORK, _WORKED_POINTS = 48, 256
 MIN_PIECE = 2048  # of columns; blocks of fewer have too little to load at a time
 
 
@@ -202,7 +219,7 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
         block = next_pow2(length)
         if narrow := _in_narrow_blocks(accesses, length, count, sm_count):
             return narrow
-        block_rows = _rows_per_program(block, count, sm_count)
+        block_rows = _rows_per_program(accesses, block, count, hints, sm_count)
         alone = count <= 2 * sm_count
         warps = _row_warps(accesses, block_rows, block, hints, alone)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
@@ -270,9 +287,14 @@ def _read_again(
 
 def _is_heavy(accesses: Accesses, length: int) -> bool:
     """Whether a row fills a multiprocessor, and has that much work."""
+    return length > _ALONE and length * _work(accesses) >= _HEAVY_ROW
+
+
+def _work(accesses: Accesses) -> float:
+    """Multiply-adds for each point, without those of reductions."""
     axes, columns = value_axes(accesses.comp.body), set(accesses.frame.columns)
     along = (i for i, a in zip(accesses.comp.body, axes) if isinstance(i, Op) and a & columns)
-    return length > _ALONE and length * sum(TABLE[i.name].cost for i in along) >= _HEAVY_ROW
+    return sum(TABLE[i.name].cost for i in along)
 
 
 def _idles(count: int, sm_count: int) -> bool:
@@ -310,14 +332,29 @@ def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: boo
     whole = Schedule("looped", rows, columns, 1, block, warps)
     if not split:
         return whole
-    ways = AHEAD if few == MAX_POINTS_PER_THREAD else AHEAD[-1:]
+    shared = _shared(whole, accesses, count, length, sm_count)
+    return shared if shared.splits > 1 else whole
+
+
+def _shared(
+    whole: Schedule, accesses: Accesses, count: int, length: int, sm_count: int
+) -> Schedule:
+    """`count` rows, each by several programs, whose loads run ahead where that is faster."""
+    apart, ways = _read_by_piece(accesses), AHEAD
+    if _most_of_sums(accesses) < MAX_POINTS_PER_THREAD:
+        ways = AHEAD[-1:]
+    elif not _aligned(accesses) and _in_words(accesses):
+        ways, warps = ((1, _PROGRAMS_APART),), max(1, whole.num_warps // 2)
+        block = whole.block_columns * warps // whole.num_warps
+        whole = replace(whole, block_columns=block, num_warps=warps)
     shared = (
-        replace(whole, splits=_splits(count, length, block, programs * sm_count), stages=ahead)
+        replace(whole, stages=ahead,
+                splits=_splits(count, length, whole.block_columns, programs * sm_count))
         for ahead, programs in ways
-        if ahead == 1 or piece % block == 0 or all(a.bytes < 4 for a in apart)
-    )
-    found = next((s for s in shared if valid(s, accesses)), whole)
-    return found if found.splits > 1 else whole
+        if ahead == 1 or _piece(accesses) % whole.block_columns == 0
+        or all(a.bytes < 4 for a in apart)
+    )  # fmt: skip
+    return next((s for s in shared if valid(s, accesses)), whole)
 
 
 def _read_by_piece(accesses: Accesses) -> list[Access]:
@@ -589,15 +626,17 @@ def _widest(accesses: Accesses) -> int:
 def column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
     """Sums over rows beside whole rows: a fixed number of programs, each with a partial sum.
     Several short rows at a time, loads as far ahead as shared memory allows. Two programs for each
-    multiprocessor, but one where rows are long and partial sums therefore large."""
+    multiprocessor, but one where rows are long and partial sums therefore large, unless many rows
+    of float32 are read for them."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     block = next_pow2(extent(accesses, columns))
     count = size.hint(extent(accesses, rows), hints)
     wide = _width(accesses) >= 8  # float32: tiles that run ahead fill shared memory with few rows
     dense = wide and block <= 256
+    many = not wide and _widest(accesses) > 2 and count >= _MANY_ROWS * sm_count
     points = 2048 if wide and not dense else 4096
     block_rows = max(1, min(points // block, next_pow2(-(-count // sm_count))))
-    most = 4 if dense else 1 if block >= 2048 else 2
+    most = 4 if dense else 1 if block >= 2048 and not many else 2
     short_row_warps = min(8, max(1, block_rows, block // 256))
     warps = short_row_warps if block <= 1024 else warps_of(block_rows * block)
     apart = not _aligned(accesses) and _in_words(accesses)
@@ -629,26 +668,38 @@ def _equal_shares(blocks: int, most: int, least: int) -> int:
     return next((p for p in range(most, least, -1) if blocks % p == 0), most)
 
 
-def _rows_per_program(block: int, count: int, sm_count: int) -> int:
+def _rows_per_program(
+    accesses: Accesses, block: int, count: int, hints: Mapping[str, int], sm_count: int
+) -> int:
     """Short rows share a program, as long as there are programs for all multiprocessors."""
-    rows = max(1, 1024 // block)
-    while rows > 1 and count < rows * sm_count * 2:
+    lone = _moves_much(accesses, hints) and not _aligned(accesses)
+    points, programs = (_LONE_ROW_POINTS, _LONE_WARPS) if lone else (1024, 2)
+    if _work(accesses) >= _MUCH_WORK:
+        points = _WORKED_POINTS
+    rows, least = max(1, points // block), programs * sm_count
+    while rows > 1 and count < rows * least:
         rows //= 2
     return rows
+
+
+def _moves_much(accesses: Accesses, hints: Mapping[str, int]) -> bool:
+    """Whether the memory is what is waited for: 8 bytes for each point."""
+    count = size.hint(extent(accesses, accesses.frame.rows + accesses.frame.columns), hints)
+    return sum(accesses.touched(a, hints) for a in accesses.all) >= 8 * count
 
 
 def _row_warps(
     accesses: Accesses, block_rows: int, block: int, hints: Mapping[str, int], alone: bool
 ) -> int:
     """Rows of up to 1024 columns belong to one warp, which reduces without shared memory, unless
-    they move so much that the memory is what is waited for (8 bytes for each point). `alone`: a
-    multiprocessor has hardly another program."""
+    they move so much that the memory is what is waited for. Rows that begin anywhere are loaded
+    number by number, the lanes of all warps beside each other: there only one warp has whole rows.
+    `alone`: a multiprocessor has hardly another program."""
     points = block_rows * block
     if block > 1024:
         return warps_of(points) if alone else max(2, warps_of(points, _points_of_row(accesses)))
-    traffic = sum(accesses.touched(a, hints) for a in accesses.all)
-    count = size.hint(extent(accesses, accesses.frame.rows + accesses.frame.columns), hints)
-    return max(1, points // 256) if traffic >= 8 * count else 1
+    several = _moves_much(accesses, hints) and _aligned(accesses)
+    return max(1, points // 256) if several else 1
 
 
 def _points_of_row(accesses: Accesses) -> int:

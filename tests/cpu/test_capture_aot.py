@@ -263,6 +263,36 @@ def test_weights_changed_in_place(compiler):
     assert len(compiler.captured) == 1
 
 
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_tensor_of_one_number_is_not_kept_for_the_backward(compiler, returned):
+    """Where it is like another tensor, that one is not kept for its sizes either."""
+
+    def f(x, w):
+        one, some = torch.ones_like(x * w), x > 0
+        guarded = torch.where(some, x * w, one).log()
+        y = torch.where(some, guarded, -x * w) * torch.full_like(x, 3.0)
+        return (y, one) if returned else (y,)
+
+    inputs = [torch.randn(4, 5, requires_grad=True), torch.rand(5, requires_grad=True)]
+    expected = torch.autograd.grad(f(*inputs)[0].sum(), inputs)
+    found = torch.autograd.grad(compiled(f, compiler)(*inputs)[0].sum(), inputs)
+    torch.testing.assert_close(found, expected)
+    (forward,) = [c.module.graph for c in compiler.captured if c.kind == "forward"]
+    kept = forward.output_node().args[0][1 + returned :]
+    assert [n.op for n in kept] == ["placeholder"] * 2
+
+
+def test_a_tensor_of_one_number_has_the_strides_of_what_it_is_like(compiler):
+    def f(x, w):
+        one = torch.ones_like(x)
+        return one, torch.where(x > 0, x * w, one).log()
+
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
+    one, y = compiled(f, compiler)(x, torch.rand(5))
+    y.sum().backward()
+    assert one.stride() == x.stride()
+
+
 def test_library_operations_are_kept_whole(compiler):
     class Block(nn.Module):
         def __init__(self):

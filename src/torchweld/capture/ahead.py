@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from torchweld.capture.calls import filled
 from torchweld.capture.captured import Captured
 from torchweld.capture.linear import is_linear
 from torchweld.capture.lower import lower
@@ -149,7 +150,7 @@ class _Loss:
         graph, env = torch.fx.Graph(), {}
         for node in self.graph.nodes:
             if node in ones:
-                env[node] = _one(graph, node)
+                env[node] = filled(graph, node.meta["val"], 1)
             elif node in inside and node.op == "call_function":
                 env[node] = graph.node_copy(node, lambda n: _given(n, graph, env))
         graph.output([env[e] for e in ends if e in env])
@@ -168,7 +169,7 @@ class _Copy:
         self.graph, self.tangent = graph, tangent
         first = next(n for n in graph.nodes if n.op != "placeholder")
         with graph.inserting_before(first):
-            self.env = {tangent: _one(graph, tangent)}
+            self.env = {tangent: filled(graph, tangent.meta["val"], 1)}
 
     def add(self, node: Node) -> None:
         if node not in self.env:
@@ -185,14 +186,6 @@ class _Copy:
         multiple.meta = dict(end.meta)
         end.replace_all_uses_with(multiple)
         return made
-
-
-def _one(graph: torch.fx.Graph, tangent: Node) -> Node:
-    value = tangent.meta["val"]
-    options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
-    made = graph.call_function(aten.full.default, (list(value.shape), 1), options)
-    made.meta["val"] = value
-    return made
 
 
 def _given(node: Node, graph: torch.fx.Graph, env: dict[Node, Node]) -> Node:

@@ -29,6 +29,7 @@ from torchweld.capture import (
     scores,
     torch_private,
 )
+from torchweld.capture.calls import filled
 from torchweld.capture.captured import Captured
 
 aten = torch.ops.aten
@@ -156,11 +157,8 @@ def _fresh(graph: torch.fx.Graph, node: Node, is_taken: bool) -> Node:
 def _set_tangents_to_one(graph: torch.fx.Graph) -> None:
     inputs = graph.find_nodes(op="placeholder")
     for tangent in [n for n in inputs if n.name.startswith("tangents")]:
-        value = tangent.meta["val"]
-        options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
         with graph.inserting_after(inputs[-1]):
-            one = graph.call_function(aten.full.default, (list(value.shape), 1), options)
-        one.meta["val"] = value
+            one = filled(graph, tangent.meta["val"], 1)
         tangent.replace_all_uses_with(one)
         graph.erase_node(tangent)
 

@@ -16,10 +16,13 @@ from torchweld.capture import (
     scores,
     torch_private,
 )
+from torchweld.capture.calls import filled
 from torchweld.core import events
 
 aten = torch.ops.aten
 _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of a budget in bytes, that are tried in turn
+_MADE = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default}
+_LIKE = {aten.ones_like.default: 1, aten.zeros_like.default: 0, aten.full_like.default: None}
 _BATCH_NORM = aten._native_batch_norm_legit_functional.default
 
 
@@ -44,7 +47,7 @@ def partition(
     losses.recompute_log_probabilities(joint)
     scores.recompute_scores(joint, takes)
     recompute_extremes(joint)
-    recompute_positions(joint)
+    recompute_made(joint)
     hold_written(joint)
     _hide_attention(joint)
     parts = _cut(joint, inputs, budget, **kwargs)
@@ -231,12 +234,29 @@ def recompute_extremes(joint: torch.fx.GraphModule) -> None:
                 node.meta["recompute"] = scores.MUST_RECOMPUTE
 
 
-def recompute_positions(joint: torch.fx.GraphModule) -> None:
-    """Progressions take no memory where they are known: the gradient of an embedding of positions
-    is a copy of rows, by unknown indices it is a sum."""
-    for target in (aten.arange.default, aten.arange.start, aten.arange.start_step):
-        for node in joint.graph.find_nodes(op="call_function", target=target):
+def recompute_made(joint: torch.fx.GraphModule) -> None:
+    """Progressions, and tensors of one number, take no memory where they are known: the gradient of
+    an embedding of positions is a copy of rows, by unknown indices it is a sum."""
+    for node in list(joint.graph.nodes):
+        if node.target in _LIKE:
+            node = _from_sizes(node)
+        if node.target in _MADE:
             node.meta["recompute"] = scores.MUST_RECOMPUTE
+
+
+def _from_sizes(node: torch.fx.Node) -> torch.fx.Node:
+    """Instead of one like another tensor, which need not be kept for it then. Itself where sizes
+    are known at the call, or where memory is not in their order."""
+    value = node.meta["val"]
+    if not all(isinstance(size, int) for size in value.shape) or not value.is_contiguous():
+        return node
+    number = _LIKE[node.target]
+    with node.graph.inserting_before(node):
+        made = filled(node.graph, value, node.args[1] if number is None else number)
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)
+    return made
 
 
 def _is_compared(node: torch.fx.Node) -> bool:

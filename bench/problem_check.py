@@ -49,6 +49,11 @@ def lives(device: str) -> bool:
     return True
 
 
+# What ways raised. Where torch.compile cannot trace a `jvp`, guards of the dispatcher stay in the
+# frames of its error. When those are collected, later, the thread's dispatch keys become what they
+# were inside: complex conjugates, among others, are wrong from then on (torch 2.13.0).
+_RAISED: list[BaseException] = []
+
 # -- check --
 
 
@@ -191,6 +196,7 @@ def _others(built, asked: Asked) -> tuple[dict[str, Callable], dict[str, str]]:
             steps[way] = step
         except Exception as error:
             problems[way] = one_line(error)[:300]
+            _RAISED.append(error)
     return steps, problems
 
 

@@ -106,3 +106,22 @@ def test_products_of_one_row_and_no_softmax_between_are_no_score_nest():
     assert verify(mixed, fused, given, seeds=(0,)).ok
     templates = {getattr(d, "template", "") for r in records(fused) for d in r.decisions}
     assert "attention/cpu" not in templates
+
+
+def spline(x, knots, some):
+    """One step of a recursion of B-splines, where `some` chooses."""
+    left = (x.unsqueeze(-1) - knots[:, :-1]) / (knots[:, 1:] - knots[:, :-1])
+    return torch.where(some, left * left.sigmoid(), left.exp()) * some
+
+
+@pytest.mark.parametrize("width", [6, 9, 10, 15, 24, 31, 33, 63])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("points", [300, 70, 5])
+def test_bools_beside_numbers_along_a_short_lane(points, each, width):
+    """`each`: one for each point, not for each row of knots alone."""
+    torch.compiler.reset()
+    knots = torch.arange(width + 1.0).repeat(5, 1) / 7
+    some = torch.rand((points, 5, width) if each else (5, width)) > 0.5
+    fused = torchweld.fuse(spline)
+    assert verify(spline, fused, (torch.randn(points, 5), knots, some), seeds=(0,)).ok
+    assert not each or ("int32_t w" in sources(fused)) == (8 <= width < 64)

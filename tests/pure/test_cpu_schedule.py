@@ -299,3 +299,29 @@ def test_rows_that_scatter_within_themselves_are_distributed(last, row, found):
     comp = parse_comp(WITHIN_ROWS.format(last=last, row=row))
     shapes = {"at": ((1000, 8),), "x": ((1000, 8),), "y": ((1000, 16),)}
     assert schedule(comp, buffers(shapes), threads=4).distribute == found
+
+
+SPLINES = """
+comp splines [n:{n}, c:12, j:{j}] {{
+  %0 = load x[n, c] : f32
+  %1 = load knots[c, j] : f32
+  %2 = sub %0 %1 : f32
+  %3 = exp %2 : f32
+  %4 = load some[{some}] : b1
+  %5 = where %4 %3 %2 : f32
+  store y[n, c, j] %5
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("n", "j", "some", "nest"),
+    [(4096, 10, "c, j", ("j", "n")), (4096, 33, "c, j", ("j",)), (40, 10, "c, j", ("j",)),
+     (4096, 10, "n, j", ("j",))],
+)  # fmt: skip
+def test_lanes_of_fewer_points_than_a_vector_has_bytes_give_way_to_longer_ones(n, j, some, nest):
+    """Unless bytes jump along those."""
+    shapes = {"x": ((n, 12),), "knots": ((12, j),), "y": ((n, 12, j),)}
+    found = buffers(shapes) | {"some": Buffer("some", (max(n, 12), j), d.b1, (j, 1))}
+    one = schedule(parse_comp(SPLINES.format(n=n, j=j, some=some)), found, threads=4)
+    assert one.nest[-1:] == nest[-1:] and (len(one.nest) == 2) == (nest == ("j", "n"))

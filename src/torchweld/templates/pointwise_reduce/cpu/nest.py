@@ -65,7 +65,7 @@ from torchweld.templates.pointwise_reduce.cpu.phases import (
 )
 from torchweld.templates.pointwise_reduce.cpu.pieces import copied, copied_most
 from torchweld.templates.pointwise_reduce.cpu.scans import levels, made, of_block
-from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
+from torchweld.templates.pointwise_reduce.cpu.schedule import SHORT_LANE, combines_in_lane
 from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
 from torchweld.templates.pointwise_reduce.cpu.tiles import BAND, turned_stores
@@ -298,6 +298,8 @@ class _Nest:
             self._whole_vectors(name, low, high)
         elif scans := self._scans():
             self._in_scan_blocks(name, low, high, scans)
+        elif masks := self._masks_of_short_lane():
+            self._beside_masks(name, low, high, masks)
         else:
             self._body(_loop(name, low, high))
 
@@ -539,6 +541,34 @@ class _Nest:
                 with self.e.block():
                     self.e.line(f"const int64_t l = {count} * t + {phase};")
                     self._elements(here, self.texts | pattern.known[phase], mask)
+
+    def _masks_of_short_lane(self) -> list[Value]:
+        """Bools that are read beside numbers of 4 bytes and more, along a lane of fewer points than
+        bytes of a vector: gcc has vectors of as many points as fit of the smallest element, and
+        takes fewer one by one."""
+        k, extent = self.k, self.k.comp.extent(self.axes[-1])
+        short = isinstance(extent, int) and SHORT_LANE <= extent < VECTOR_BYTES
+        if not short or k.frame.columns or k.schedule.abreast:
+            return []
+        masks = [v for v in self.values if v not in self.texts and _is_plain_mask(k, v, self.axes)]
+        read = [a for v, a in k.accesses.loads.items() if v not in masks]
+        return masks if all(a.bytes >= 4 for a in (*read, *k.accesses.stores)) else []
+
+    def _beside_masks(self, name: str, low: str, high: str, masks: list[Value]) -> None:
+        """The loop over a short lane, with its bools in arrays of integers first."""
+        k, e, values, common = self.k, self.e, self.values, self.texts
+        with e.block():
+            for value in masks:
+                kind, extent = x.array_type(dtypes.b1), k.comp.extent(self.axes[-1])
+                e.line(f"alignas(64) {kind} w{value}[{extent}];")
+            with e.block(_loop(name, low, high)):
+                for value in masks:
+                    define(k, e, value, dict(common))
+                    e.line(f"w{value}[{name}] = v{value};")
+            self.texts = common | {v: x.from_memory(f"w{v}[{name}]", dtypes.b1) for v in masks}
+            self.values = _unknown(k, self.stage, self.texts)
+            self._body(_loop(name, low, high))
+        self.values, self.texts = values, common
 
     def _widened_masks(self, here: list[str]) -> Texts:
         """Bools of a vector that is read beside floats, as integers of their width: see

@@ -41,7 +41,7 @@ from torchweld.ir.nodes import (
 from torchweld.ir.passes import stages
 from torchweld.ir.unroll import is_short, unrolled
 from torchweld.targets.cpu import core_cache_bytes
-from torchweld.templates.pointwise_reduce.cpu.lanes import cheapest_lane
+from torchweld.templates.pointwise_reduce.cpu.lanes import cheapest_lane, longer_lane
 from torchweld.templates.pointwise_reduce.cpu.tiles import BAND, tiles, turned_stores
 
 FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
@@ -126,6 +126,9 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cp
             short, lane, others = lane, others[-1], others[:-1]
         elif (nested := _short_rows(accesses, tuple(others), lane, hints, threads)) is not None:
             return nested
+    if short is None and (long := longer_lane(accesses, ROW_BLOCKS[2], hints)) is not None:
+        rest = tuple((a, 1) for a in others if a != long)
+        return CpuSchedule(((long, ROW_BLOCKS[2]), *rest), (lane, long), "column", "rows")
     outer = tuple((a, 1) for a in others)
     if _count(accesses, others, hints) < 8 * threads:
         outer += ((lane, FLAT_BLOCK),)

@@ -174,7 +174,7 @@ CASES = {
     "gated": (lambda: captured(in_turn(gated), 10), "cpu", "H100"),
     "block": (lambda: captured(in_turn(block), 14, x=IMAGE), "cpu", "H100"),
     "alternate": (lambda: captured(alternate, 16, MASK), "H100"),
-    "between others": (lambda: captured(between_others, 12, MASK), "cpu"),
+    "between others": (lambda: captured(between_others, 16, MASK), "cpu"),
     "all results": (lambda: captured(all_results, 10), "H100"),
     "one weight": (lambda: captured(one_weight, 1), "cpu"),
     "sizes of the call": (lambda: captured(in_turn(attention), 9, MASK, symbolic=True), "H100"),
@@ -239,7 +239,7 @@ def test_a_plan_with_layers_put_back_is_that_of_the_whole_graph(name, target, on
 
 
 def test_so_is_that_of_a_training_step(only_put_back):
-    for graph, target in zip(trained(13), ("H100", "cpu"), strict=True):
+    for graph, target in zip(trained(17), ("H100", "cpu"), strict=True):
         compared(graph, target)
 
 

@@ -140,7 +140,7 @@ _LIVE_WORDS = 40
 # one and so, rows counted at the call: 160,291 softmaxes of 157 columns 88, 49 and 51, layer norms
 # behind a GELU 133, 81 and 65, 75,573 of 333 81, 57 and 59; 10,381 softmaxes of 101 5.5, 4.2 and
 # 3.6. And multiply-adds for each point that are much work, and points of a program with that: 7345
-# masked softmaxes of 101 with logarithms and divisions 13 as they were, 5 with 256 in one warp.
+# masked softmaxes of 101 with logarithms and divisions 13 as they were, 6 with 256 in one warp.
 _LONE_ROW_POINTS, _LONE_WARPS = 512, 10
 _MUCH_WORK, _WORKED_POINTS = 48, 256
 MIN_PIECE = 2048  # of columns; blocks of fewer have too little to load at a time
@@ -332,11 +332,11 @@ def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: boo
     whole = Schedule("looped", rows, columns, 1, block, warps)
     if not split:
         return whole
-    shared = _shared(whole, accesses, count, length, sm_count)
+    shared = _by_several(whole, accesses, count, length, sm_count)
     return shared if shared.splits > 1 else whole
 
 
-def _shared(
+def _by_several(
     whole: Schedule, accesses: Accesses, count: int, length: int, sm_count: int
 ) -> Schedule:
     """`count` rows, each by several programs, whose loads run ahead where that is faster."""

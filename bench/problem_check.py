@@ -186,6 +186,8 @@ def error_ratio(error) -> float:
 
 def _others(built, asked: Asked) -> tuple[dict[str, Callable], dict[str, str]]:
     """The warm calls of the ways that run, and what is wrong with those that do not."""
+    import torch
+
     from torchweld.core.errors import one_line
 
     steps, problems = {}, {}
@@ -196,7 +198,8 @@ def _others(built, asked: Asked) -> tuple[dict[str, Callable], dict[str, str]]:
             steps[way] = step
         except Exception as error:
             problems[way] = one_line(error)[:300]
-            _RAISED.append(error)
+            if not isinstance(error, torch.OutOfMemoryError):  # which would keep what is too much
+                _RAISED.append(error)
     return steps, problems
 
 

@@ -271,6 +271,7 @@ def test_a_tensor_of_one_number_is_not_kept_for_the_backward(compiler, returned)
         one, some = torch.ones_like(x * w), x > 0
         guarded = torch.where(some, x * w, one).log()
         y = torch.where(some, guarded, -x * w) * torch.full_like(x, 3.0)
+        y = (y * x.new_full(x.shape, 2.0) * x.new_ones(x.shape)).sin()
         return (y, one) if returned else (y,)
 
     inputs = [torch.randn(4, 5, requires_grad=True), torch.rand(5, requires_grad=True)]

@@ -20,6 +20,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torchweld.capture import torch_private
+from torchweld.capture.calls import filled
 from torchweld.capture.captured import INNER_CAST
 from torchweld.capture.scores import SHARE_SUM, VIEWS, call, last_dim, shape_of
 
@@ -273,8 +274,7 @@ class _Writer:
         shape = [*value.shape[:-1], width]
         with value.fake_mode:
             made = value.new_full(shape, number)
-        kwargs = {"dtype": value.dtype, "device": value.device}
-        full = self.graph.call_function(aten.full.default, (shape, number), kwargs)
+        full = filled(self.graph, made, number)
         full.meta = {**node.meta, "val": made}
         if node.target is aten.slice_backward.default:
             self.zeros.add(full)

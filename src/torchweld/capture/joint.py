@@ -22,7 +22,11 @@ from torchweld.core import events
 aten = torch.ops.aten
 _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of a budget in bytes, that are tried in turn
 _MADE = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default}
-_LIKE = {aten.ones_like.default: 1, aten.zeros_like.default: 0, aten.full_like.default: None}
+_LIKE = {
+    aten.ones_like.default: 1, aten.new_ones.default: 1, aten.zeros_like.default: 0,
+    aten.new_zeros.default: 0,
+}  # fmt: skip
+_LIKE_ARGUMENT = {aten.full_like.default: 1, aten.new_full.default: 2}  # which is the number
 _BATCH_NORM = aten._native_batch_norm_legit_functional.default
 
 
@@ -238,7 +242,7 @@ def recompute_made(joint: torch.fx.GraphModule) -> None:
     """Progressions, and tensors of one number, take no memory where they are known: the gradient of
     an embedding of positions is a copy of rows, by unknown indices it is a sum."""
     for node in list(joint.graph.nodes):
-        if node.target in _LIKE:
+        if node.target in _LIKE or node.target in _LIKE_ARGUMENT:
             node = _from_sizes(node)
         if node.target in _MADE:
             node.meta["recompute"] = scores.MUST_RECOMPUTE
@@ -250,9 +254,10 @@ def _from_sizes(node: torch.fx.Node) -> torch.fx.Node:
     value = node.meta["val"]
     if not all(isinstance(size, int) for size in value.shape) or not value.is_contiguous():
         return node
-    number = _LIKE[node.target]
+    told = _LIKE_ARGUMENT.get(node.target)
     with node.graph.inserting_before(node):
-        made = filled(node.graph, value, node.args[1] if number is None else number)
+        number = _LIKE[node.target] if told is None else node.args[told]
+        made = filled(node.graph, value, number)
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
     node.graph.erase_node(node)

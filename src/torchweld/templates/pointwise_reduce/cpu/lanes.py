@@ -20,7 +20,7 @@ from torchweld.ir.scalar import TABLE
 from torchweld.templates.pointwise_reduce.cpu.tiles import LONGEST, tiles, turned_stores
 
 _VECTOR = 8  # numbers taken at once; only the ratios between lanes matter
-_VECTOR_BYTES = 32  # that gcc fills, unless it is told to prefer others
+_FILLED = 32  # bytes of the vectors that gcc makes, unless it is told to prefer others
 # gcc fills a vector with the smallest elements of a loop, and half a vector with what is left.
 _LEAST_OF_16_BITS = 16
 # Points a step, where each operation waits for the one before. A gradient of a group norm with SiLU
@@ -46,8 +46,7 @@ _STORES_WAIT = 0.5  # of a load's: nothing needs what they leave
 @dataclass(frozen=True, slots=True)
 class _Loops:
     """`order`: axes of the loops, the innermost first: the lane, `at_once` points of it. `hints`:
-    typical values of symbols. `least`: points of a row's lane that are vectorised at all; `few`:
-    points that a step takes of a lane that has fewer."""
+    typical values of symbols. `least`: points of a row's lane that are vectorised at all."""
 
     order: tuple[str, ...]
     at_once: int
@@ -55,7 +54,6 @@ class _Loops:
     columns: frozenset[str]
     hints: Mapping[str, int]
     least: int
-    few: float = _ONE_BY_ONE
 
     @property
     def lane(self) -> str:
@@ -66,7 +64,7 @@ class _Loops:
         """Points that one step takes; loops of a few are unrolled, and vectorised in part."""
         extent = self.extents[self.lane]
         if self.lane not in self.columns and extent < self.least:
-            return self.few
+            return _ONE_BY_ONE if self.columns else 1.0  # where nothing is reduced, none waits
         return _VECTOR if extent >= _VECTOR else max(1.0, extent / 2)
 
     def times(self, axes: frozenset[str]) -> float:
@@ -92,6 +90,11 @@ def cheapest_lane(accesses: Accesses, block: int, hints: Mapping[str, int]) -> s
     for axis in filter(lambda a: _sums_over(accesses, a), (rows[-1], *long)):
         order = (axis, *(a for a in inner if a != axis))
         choices.append(_Loops(order, min(extents[axis], block), extents, along, hints, least))
+    return _cheaper(accesses, choices)
+
+
+def _cheaper(accesses: Accesses, choices: list[_Loops]) -> str | None:
+    """The lane of the cheapest; None if that is the first."""
     best = min(choices, key=lambda loops: sum(_steps(accesses, loops)))
     return None if best is choices[0] else best.lane
 
@@ -102,17 +105,16 @@ def longer_lane(accesses: Accesses, block: int, hints: Mapping[str, int]) -> str
     elements. No instruction gathers less than four bytes: those may not jump. None where the last
     one is cheaper, or the only one."""
     *others, last = accesses.frame.rows
-    smallest = min(a.bytes for a in accesses.all)
+    least = _FILLED // min(a.bytes for a in accesses.all)
     extents = {a.name: max(1, size.hint(a.extent, hints)) for a in accesses.comp.axes}
-    if extents[last] >= _VECTOR_BYTES // smallest or any(a.refs for a in accesses.all):
+    if extents[last] >= least or any(a.refs for a in accesses.all):
         return None
-    inner, none, least = (last, *reversed(others)), frozenset(), _VECTOR_BYTES // smallest
-    choices = [_Loops(inner, extents[last], extents, none, hints, least, 1.0)]
+    inner, none = (last, *reversed(others)), frozenset()
+    choices = [_Loops(inner, extents[last], extents, none, hints, least)]
     for axis in (a for a in others if extents[a] >= block and _gathered(accesses, a)):
         order = (axis, *(a for a in inner if a != axis))
-        choices.append(_Loops(order, block, extents, none, hints, least, 1.0))
-    best = min(choices, key=lambda loops: sum(_steps(accesses, loops)))
-    return None if best is choices[0] else best.lane
+        choices.append(_Loops(order, block, extents, none, hints, least))
+    return _cheaper(accesses, choices)
 
 
 def _gathered(accesses: Accesses, axis: str) -> bool:

@@ -550,42 +550,47 @@ class _Nest:
         short = isinstance(extent, int) and SHORT_LANE <= extent < VECTOR_BYTES
         if not short or k.frame.columns or k.schedule.abreast:
             return []
-        masks = [v for v in self.values if v not in self.texts and _is_plain_mask(k, v, self.axes)]
+        masks = self._plain_masks()
         read = [a for v, a in k.accesses.loads.items() if v not in masks]
         return masks if all(a.bytes >= 4 for a in (*read, *k.accesses.stores)) else []
 
     def _beside_masks(self, name: str, low: str, high: str, masks: list[Value]) -> None:
         """The loop over a short lane, with its bools in arrays of integers first."""
-        k, e, values, common = self.k, self.e, self.values, self.texts
-        with e.block():
-            for value in masks:
-                kind, extent = x.array_type(dtypes.b1), k.comp.extent(self.axes[-1])
-                e.line(f"alignas(64) {kind} w{value}[{extent}];")
-            with e.block(_loop(name, low, high)):
-                for value in masks:
-                    define(k, e, value, dict(common))
-                    e.line(f"w{value}[{name}] = v{value};")
-            self.texts = common | {v: x.from_memory(f"w{v}[{name}]", dtypes.b1) for v in masks}
-            self.values = _unknown(k, self.stage, self.texts)
-            self._body(_loop(name, low, high))
+        values, common, header = self.values, self.texts, _loop(name, low, high)
+        with self.e.block():
+            extent = self.k.comp.extent(self.axes[-1])
+            self.texts = common | self._as_integers(masks, extent, name, header)
+            self.values = _unknown(self.k, self.stage, self.texts)
+            self._body(header)
         self.values, self.texts = values, common
+
+    def _plain_masks(self) -> list[Value]:
+        unknown = (v for v in self.values if v not in self.texts)
+        return [v for v in unknown if _is_plain_mask(self.k, v, self.axes)]
 
     def _widened_masks(self, here: list[str]) -> Texts:
         """Bools of a vector that is read beside floats, as integers of their width: see
         expr.array_type. `here`: what a loop over the vector begins with."""
-        k, e = self.k, self.e
-        masks = [v for v in self.values if v not in self.texts and _is_plain_mask(k, v, self.axes)]
-        if not masks or k.lanes >= VECTOR_BYTES:
+        masks, lanes = self._plain_masks(), self.k.lanes
+        if not masks or lanes >= VECTOR_BYTES:
             return {}
+        return self._as_integers(masks, lanes, "l", _loop("l", "0", str(lanes)), here)
+
+    def _as_integers(
+        self, masks: list[Value], length: int, place: str, header: str, here: Sequence[str] = ()
+    ) -> Texts:
+        """Bools in arrays of `length`, filled by a loop that begins with `here`; the text of each
+        at `place`."""
+        e = self.e
         for value in masks:
-            e.line(f"alignas(64) {x.array_type(dtypes.b1)} w{value}[{k.lanes}];")
+            e.line(f"alignas(64) {x.array_type(dtypes.b1)} w{value}[{length}];")
         e.line("#pragma omp simd")
-        with e.block(f"for (int64_t l = 0; l < {k.lanes}; ++l)"):
+        with e.block(header):
             e.lines(here)
             for value in masks:
-                define(k, e, value, dict(self.texts))
-                e.line(f"w{value}[l] = v{value};")
-        return {v: x.from_memory(f"w{v}[l]", dtypes.b1) for v in masks}
+                define(self.k, e, value, dict(self.texts))
+                e.line(f"w{value}[{place}] = v{value};")
+        return {v: x.from_memory(f"w{v}[{place}]", dtypes.b1) for v in masks}
 
     def _widened_halves(self, position: str, mask: str | None) -> Texts:
         """Bfloat16 of a short vector, widened by one instruction. gcc widens it to two halves and

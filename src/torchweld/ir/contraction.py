@@ -14,7 +14,8 @@ templates fill.
 
 A product is `reduce.sum` over the depth of `left * right`, in float32 (of 8-bit integers in i32),
 where `left` varies along the rows and `right` along the columns. Several products of one Comp share
-rows, columns and depth (gate and up). Axes in both operands are a batch. All else in the body is
+rows, columns and depth (gate and up). Of float32, sides are exchanged where that lets right factors
+lie along the depth. Axes in both operands are a batch. All else in the body is
 pointwise over rows and columns. A single row has no axis, where both factors are read from memory,
 or the left one is `exact`: a library's.
 """
@@ -22,7 +23,7 @@ or the left one is `exact`: a library's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from torchweld.core import dtypes
@@ -34,6 +35,7 @@ from torchweld.ir.size import product
 TENSOR_DTYPES = frozenset((dtypes.bf16, dtypes.f16))  # of one instruction on tensor cores
 # What tensor cores multiply as it is in memory, and what they add products up in.
 ACCUMULATED = {dtypes.bf16: dtypes.f32, dtypes.f16: dtypes.f32, dtypes.i8: dtypes.i32}
+_FEW = 64  # rows, or columns: one tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +150,41 @@ def contraction_of(accesses: Accesses) -> Contraction | None:
     def ordered(names: frozenset[str]) -> tuple[str, ...]:
         return tuple(n for n in (*frame.rows, *frame.columns) if n in names)
 
-    return Contraction(
+    made = Contraction(
         ordered(left & right - depth), ordered(own), ordered(right - left - depth),
         frame.columns, products, sums,
     )  # fmt: skip
+    return exchanged(made) if _lies_better(accesses, made) else made
+
+
+def exchanged(c: Contraction) -> Contraction:
+    """The transposed products: rows for columns, left factors for right ones."""
+    products = tuple(
+        Product(p.value, p.right, p.left, p.right_load, p.left_load) for p in c.products
+    )
+    return replace(c, rows=c.columns, columns=c.rows, products=products)
+
+
+def _lies_better(accesses: Accesses, c: Contraction) -> bool:
+    """Whether products of float32 had better be exchanged: left factors lie along the depth, and
+    right ones along the columns. wgmma takes the parts of a left factor (codegen/triton/wide.py)
+    from registers, however it lies in memory; those of a right one from shared memory, along the
+    depth alone, where others are turned number by number. Few rows or columns stay as they are."""
+    combines = any(s.combine for s in accesses.comp.stores)
+    if c.row_sums or combines or not (_many(accesses, c.rows) and _many(accesses, c.columns)):
+        return False
+    return all(
+        _is_wide_load(accesses.comp.body, p.left)
+        and _is_wide_load(accesses.comp.body, p.right)
+        and linear(accesses, accesses.loads[p.left].offset, c.depth) == 1
+        and linear(accesses, accesses.loads[p.right].offset, c.columns) == 1
+        for p in c.products
+    )
+
+
+def _many(accesses: Accesses, axes: tuple[str, ...]) -> bool:
+    points = product(accesses.comp.extent(a) for a in axes)
+    return not isinstance(points, int) or points > _FEW
 
 
 def factor(body: tuple[Instr, ...], value: Value) -> Value | None:

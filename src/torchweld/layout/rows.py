@@ -28,7 +28,7 @@ _LONG_ROW, _SHORT_ROW = 4096, 64  # bytes: padded to whole lines; not padded at 
 MARGIN = 2.0  # a copy must gain that many times its cost
 
 # Where the two matrices are among the arguments.
-_OPERANDS = {
+OPERANDS = {
     "aten.mm.default": (0, 1),
     "aten.addmm.default": (1, 2),
     "aten.bmm.default": (0, 1),
@@ -134,7 +134,7 @@ class Uses:
 
 
 def is_row_product(node: Node) -> bool:
-    return isinstance(node, Extern) and node.target in _OPERANDS and node.outputs[0] is not None
+    return isinstance(node, Extern) and node.target in OPERANDS and node.outputs[0] is not None
 
 
 def _takes_strides(node: Node) -> bool:
@@ -163,7 +163,7 @@ def _windows(node: Extern, graph: Graph) -> list[View]:
 
 
 def _operands(node: Extern) -> list[View]:
-    return [node.args[i] for i in _OPERANDS[node.target]]
+    return [node.args[i] for i in OPERANDS[node.target]]
 
 
 def _is_aligned(view: View, graph: Graph) -> bool:

@@ -49,6 +49,7 @@ from torchweld.plan.library_calls import cpu_calls, gpu_calls
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
 from torchweld.plan.products.kernel import Leeway, no_leeway
+from torchweld.plan.products.laid import lay_factors
 from torchweld.plan.products.padded import pad_products
 from torchweld.plan.scores.form import score_nests
 from torchweld.plan.search import plan
@@ -141,6 +142,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: totals_by_rows(g, c.target))),
         Pass("pairs", "reductions of a few terms of pairs of points -> pointwise work",
              _graph(lambda g, c: pairs_written_out(g))),
+        Pass("lay factors", "float32 factors across the depth -> copies along it, where they pay",
+             _graph(lambda g, c: lay_factors(g, c.target, c.options, c.choose))),
         Pass("plan", "one computation an operation -> one a kernel", _planned),
         Pass("long scans", "scans along an axis that is long for its rows -> in stretches",
              _graph(lambda g, c: scans_in_stretches(g, c.target))),

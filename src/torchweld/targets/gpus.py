@@ -16,8 +16,8 @@ _TEMPLATES = (
 _PASSES = (
     "rewrite", "paddings", "slices", "biases", "one row", "channels last", "im2col",
     "few channels", "narrow groups", "depthwise", "statistics", "contiguous rows",
-    "factors together", "scores", "single rows", "row totals", "pairs", "plan", "long scans",
-    "row chunks", "align temporaries", "pad products", "exact windows", "transposed",
+    "factors together", "scores", "single rows", "row totals", "pairs", "lay factors", "plan",
+    "long scans", "row chunks", "align temporaries", "pad products", "exact windows", "transposed",
     "join products", "chains", "attention", "library calls (GPU)", "align rows", "align extents",
     "few terms", "taps apart", "stacks", "neighbours", "overwrite operands", "side by side",
     "compared",

@@ -65,11 +65,11 @@ def _gain(
         return None
     alone = replace(graph, nodes=(node,))
     copied = with_rows(alone, rows, uses)
-    seconds = _product_s(alone, table, choose) - _product_s(copied, table, choose)
+    seconds = product_s(alone, table, choose) - product_s(copied, table, choose)
     return _Gain(rows, seconds) if seconds > 0 else None
 
 
-def _product_s(graph: Graph, table: Target, choose: Choose) -> float:
+def product_s(graph: Graph, table: Target, choose: Choose) -> float:
     """Of the one product of `graph`, without the copies beside it, as whatever makes it fastest."""
     (node,) = filter(is_row_product, graph.nodes)
     comp = product_comp(node, graph.buffers)

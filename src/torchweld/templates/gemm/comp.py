@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir import affine
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.contraction import ACCUMULATED
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, IndexMap, Store, View
+from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, IndexMap, Origin, Store, View
 from torchweld.ir.size import Size, divide
 from torchweld.ir.substitute import drop_unit_axes
 from torchweld.ir.views import (
@@ -236,6 +237,32 @@ def _below(last: Size, extent: Size) -> bool:
 
 
 # -- the Comp --
+
+
+def copied_window(
+    name: str, view: View, source: Buffer, target: Buffer, origins: tuple[Origin, ...]
+) -> Comp | None:
+    """target[...] = view[...], with zeros where the target's last dimension is longer; None for
+    windows that no map without div and mod describes."""
+    found = window(view, source)
+    filled = view.shape != target.shape
+    if found is None or (filled and len(found.dims[-1]) != 1):
+        return None
+    if filled:
+        (last,) = found.dims[-1]
+        found = replace(found, dims=(*found.dims[:-1], (replace(last, extent=target.shape[-1]),)))
+    axes = [
+        tuple(Axis(f"i{d}_{n}", atom.extent) for n, atom in enumerate(dim))
+        for d, dim in enumerate(found.dims)
+    ]
+    body, guard = BodyBuilder(), None
+    if filled:
+        last = body.index(affine.axis(axes[-1][0].name))
+        guard = body.op("lt", last, body.const(view.shape[-1], dtypes.i64))
+    value = body.load(source.name, _index(found, axes), source.dtype, guard, 0.0)
+    every = tuple(a for group in axes for a in group)
+    store = Store(target.name, _index(whole(target), axes), value)
+    return drop_unit_axes(Comp(name, every, body.body, (store,), origins))
 
 
 def _comp(node: Extern, call: _Call, operands: _Operands) -> Comp | None:

@@ -82,6 +82,7 @@ class Kernel:
     frame has rows alone. `letter`: what names of variables begin with."""
 
     letter = "v"
+    pointers_of_rows = False  # see `address`
     _near = _LEAST_FAR  # products of an index with a step that may be larger are of 64 bits
 
     def __init__(
@@ -489,14 +490,18 @@ class Kernel:
         """Text of an affine map; a dimension that the map is linear in takes one product."""
         if self._starts_aligned(index):
             return "row_aligned + at"
+        rows, columns, same = self._parts_of(index)
+        return " + ".join(rows + columns + same or ["0"])
+
+    def _parts_of(self, index: Affine) -> tuple[list[str], list[str], list[str]]:
+        """The terms that vary along rows, along columns, and those that all lanes have alike."""
         with self._products_within(self._nearest(index)):
-            terms = []
-            for axes, name in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
-                terms += self._terms(index, axes, self._names[name])
-            terms += [self._term(a, c) for a, c in index.terms if a not in self._own]
-        if index.const != 0 or not terms:
-            terms.append(self.size(index.const))
-        return " + ".join(terms)
+            rows, columns = (
+                self._terms(index, axes, self._names[name])
+                for axes, name in ((self.schedule.rows, "r"), (self.schedule.columns, "c"))
+            )
+            same = [self._term(a, c) for a, c in index.terms if a not in self._own]
+        return rows, columns, same + ([self.size(index.const)] if index.const != 0 else [])
 
     def _nearest(self, index: Affine) -> int:
         """Products below it have a sum of 32 bits."""
@@ -541,15 +546,30 @@ class Kernel:
 
     def address(self, access: Access, along: str, tile: bool = True) -> str:
         """A tile of pointers over the dimensions `along`; one pointer where it is "". Without
-        `tile` also one where all lanes read the same."""
-        terms = [self.offset(access.offset)]
-        terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
+        `tile` also one where all lanes read the same. With `pointers_of_rows`, tiles that are not
+        read in vectors have a pointer for each row, from which columns are known steps away: an
+        instruction holds such a step, and no register the sum."""
+        apart = self.pointers_of_rows and along == "rc" and self._not_in_vectors(access)
+        if apart:
+            terms = [" + ".join(part) for part in self._parts_of(access.offset) if part]
+        else:
+            terms = [self.offset(access.offset)]
+            terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
         axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))
         by_axes = access.refs or linear(self.accesses, access.offset, self.schedule.rows) is None
         scalar = by_axes and along and self.may_be_scalar(axes)
         if set(self.along(axes)) != set(along) or (tile and scalar):
             terms.append(f"tl.zeros({self.shape(along)}, tl.int32)")
-        return f"{self.pointer(access.buffer)} + ({' + '.join(terms)})"
+        steps = terms if apart else [" + ".join(terms)]
+        return " + ".join([self.pointer(access.buffer), *(f"({step})" for step in steps)])
+
+    def _not_in_vectors(self, access: Access) -> bool:
+        """Whether columns are not next to each other, or rows begin at no multiple of four."""
+        if access.refs or self._starts_aligned(access.offset):
+            return False
+        others = self.without_columns(access.offset).terms
+        beside = linear(self.accesses, access.offset, self.schedule.columns) == 1
+        return not beside or any(not isinstance(c, int) or c % 4 for _, c in others)
 
     def _load(self, value: Value, instr: Load) -> str:
         access = self.accesses.loads[value]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.access import Accesses, addressed
-from torchweld.ir.nodes import Buffer, Comp
+from torchweld.ir.nodes import Buffer, Comp, Scan
 from torchweld.templates.pointwise_reduce.gpu.default import default
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.forms import FORMS
@@ -54,6 +54,7 @@ def _source(
     early: bool,
 ) -> KernelSource:
     kernel = Kernel(accesses, buffers, schedule)
+    kernel.pointers_of_rows = not any(isinstance(i, Scan) for i in accesses.comp.body)
     if early:
         kernel.line(kernel.helper("_await_previous()"))
     return replace(kernel.source(FORMS[schedule.form](kernel, partials)), early=early)

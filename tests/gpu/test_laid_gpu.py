@@ -11,6 +11,12 @@ import torchweld
 from torchweld.observe.measure.tracing import trace_steps
 
 
+@pytest.fixture(autouse=True)
+def anew():
+    """Each size is compiled for itself."""
+    torch.compiler.reset()
+
+
 def plain(a, b):
     return a @ b
 

@@ -242,6 +242,21 @@ def test_a_depth_that_is_not_known_is_not_shared():
     assert all(s.splits == 1 for s in candidates(*parts(case), TABLES[90], case.sizes))
 
 
+@pytest.mark.parametrize(("m", "n", "k", "tile"), [
+    (512, 512, 2048, (64, 4)), (256, 256, 8192, (64, 16)), (1000, 1000, 1000, (128, 2)),
+    (256, 256, 1 << 19, (128, 32)), (4096, 4096, 512, (128, 1)),
+])  # fmt: skip
+def test_two_programs_of_a_multiprocessor_share_the_depth_of_float32(m, n, k, tile):
+    case = cases.linear(m, n, k, "f32")
+    found = schedule.first(*parts(case), TABLES[90])
+    assert (found.block_m, found.splits) == tile
+    assert found.splits == 1 or 132 < found.splits * -(-m // found.block_m) * -(-n // 64) <= 264
+    (source, *_) = generate(case.comp, case.buffers, found).sources
+    used = resources(compile_source(source, 90))
+    assert used.spill_bytes == 0 and 2 * used.registers * 32 * found.num_warps <= 65536
+    assert 2 * used.shared_bytes <= 227 << 10
+
+
 def test_what_makes_no_product_is_refused():
     b = cases.Body("bf16", m=32, k=32)
     b.write("y", "m", b.sum(b.read("x", "mk")))

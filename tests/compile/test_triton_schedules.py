@@ -298,6 +298,7 @@ def test_lanes_lie_along_an_odd_number_of_neighbours(monoid, outer, length, inne
     assert int(layout) == min(32, found.block_rows)
 
 
+
 @pytest.mark.parametrize(("monoid", "length"), [("sum", 128), ("sum", 1000), ("logaddexp", 128)])
 def test_scans_have_lanes_along_an_odd_number_of_neighbours_too(monoid, length):
     one = cases.middle_scan(monoid, 64, length, 251)
@@ -610,6 +611,24 @@ def test_a_mask_of_columns_is_read_once_for_a_block():
                x=("f32", 64, 333, 150), m=("f32", 64, 333), y=("f32", 64, 150))  # fmt: skip
     found = schedule(one.comp, one.buffers, H100)
     assert found.apart == ("i",) and found.rows == ("j",)
+
+
+@pytest.mark.parametrize(("groups", "channels", "apart"), [
+    (16, 5, ()), (3, 27, ("b",)), (27, 3, ("b",)), (1, 81, ("b",))])  # fmt: skip
+def test_groups_of_channels_that_follow_each_other_are_rows_together(groups, channels, apart):
+    """Eighty are no odd number; of 81, one image's channels are a program's."""
+    body = f"""%0 = load x[b, k, {channels}*g+c] : f32
+      %1 = load m[b, c] : f32
+      %2 = mul %0 %1 : f32
+      %3 = reduce.sum[k] %2 : f32
+      store y[b, {channels}*g+c] %3"""
+    both = groups * channels
+    one = case("grouped", f"b:64, g:{groups}, c:{channels}, k:2494", body,
+               x=("f32", 64, 2494, both), m=("f32", 64, channels), y=("f32", 64, both))  # fmt: skip
+    found = schedule(one.comp, one.buffers, H100)
+    assert found.apart == apart
+    assert found.rows[-1] == ("c" if channels > 1 else "g")
+    assert groups == 1 or "g" in found.rows
 
 
 def test_shares_are_equal_and_enough():

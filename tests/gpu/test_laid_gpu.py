@@ -78,6 +78,19 @@ def test_large_products_are_not_the_librarys(function):
     assert not any("gemm" in k.name or "cutlass" in k.name for k in step.kernels)
 
 
+@pytest.mark.parametrize("m, k, n", [(512, 2048, 512), (256, 70000, 200), (1000, 1000, 1000)])
+def test_programs_that_share_a_depth_agree_and_repeat(m, k, n):
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    fused = torchweld.fuse(lambda a, b: (a @ b).relu())
+    with torch.no_grad():
+        right, theirs = (a.double() @ b.double()).relu(), (a @ b).relu()
+        found = [fused(a, b) for _ in range(4)]
+        (step,) = trace_steps(lambda: fused(a, b), "cuda", 1).steps
+    assert error(found[0], right) <= 1.1 * error(theirs, right)
+    assert all(torch.equal(found[0], other) for other in found)
+    assert not any("gemm" in k.name or "cutlass" in k.name for k in step.kernels)
+
+
 def test_infinities_and_nan_stay_where_they_are():
     """Zeros behind an odd depth meet zeros alone."""
     a, b = torch.randn(2051, 2949, device="cuda"), torch.randn(2949, 1111, device="cuda")

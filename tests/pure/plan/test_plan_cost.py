@@ -76,6 +76,30 @@ def test_groups_of_few_channels_are_turned_together():
         assert found.bytes_moved == 2 * 64 * 4096 * 4
 
 
+@pytest.mark.parametrize(("groups", "channels"), [(16, 5), (80, 1), (1, 80)])
+def test_groups_of_channels_are_rows_that_one_program_has(groups, channels):
+    """Wherever channels are next to each other, as many programs have work."""
+    comp = parse_comp(f"""comp power [b:11, g:{groups}, c:{channels}, p:2494] {{
+      %0 = load x[b, p, {channels}*g+c] : f32
+      %1 = load m[b, c] : f32
+      %2 = sub %0 %1 : f32
+      %3 = reduce.sum[p] %2 : f32
+      %4 = div %2 %3 : f32
+      store y[b, p, {channels}*g+c] %4
+    }}""")
+    buffers = _buffers(x=(11, 2494, 80), m=(11, channels), y=(11, 2494, 80))
+    whole = parse_comp("""comp power [b:11, c:80, p:2494] {
+      %0 = load x[b, p, c] : f32
+      %1 = load m[b, c] : f32
+      %2 = sub %0 %1 : f32
+      %3 = reduce.sum[p] %2 : f32
+      %4 = div %2 %3 : f32
+      store y[b, p, c] %4
+    }""")
+    alike = cost(whole, {**buffers, **_buffers(m=(11, 80))}, {}, H100)
+    assert cost(comp, buffers, {}, H100).seconds == pytest.approx(alike.seconds, rel=0.01)
+
+
 @pytest.mark.parametrize(("columns", "lines"), [(4096, True), (64, False)])
 def test_rows_that_store_across_lines_write_a_line_for_each_element(columns: int, lines: bool):
     """Unless a tile has rows and columns. In the last-level cache that is 5.9 times as much."""

@@ -142,7 +142,8 @@ def _whole(comp: Comp, buffers, hints, device: Target) -> Cost:
     if device.kind == "cpu" and _reads_jumping_windows(comp, facts, buffers, hints):
         compute_s *= _SCALAR
     hidden_s = _HIDDEN * min(memory_s, compute_s)
-    busy = (memory_s + compute_s - hidden_s) / _efficiency(comp, facts, device)
+    run = _rows_adjacent(comp, facts, buffers, hints, device)
+    busy = (memory_s + compute_s - hidden_s) / _efficiency(comp, facts, run, device)
     moved = int(sum(traffic.values()))
     return Cost(device.launch_s + busy, moved, plain + special, most_live(comp))
 
@@ -392,8 +393,30 @@ def _partials(facts: _Facts, device: Target) -> float:
     return 2.0 * _PARTIAL_BYTES * columns * device.units * len(facts.frame.column_reductions)
 
 
-def _efficiency(comp: Comp, facts: _Facts, device: Target) -> float:
-    """The share of the device that has work."""
+def _rows_adjacent(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> int:
+    """Rows that follow each other in memory, where it runs across them: along the innermost of
+    their axes, on a GPU also along those around it that continue it (groups of channels)."""
+    if facts.inner not in facts.frame.rows:
+        return 1
+    run, columns = facts.extents[facts.inner], facts.frame.columns
+    for access in _accesses(comp) if device.kind == "cuda" else ():
+        buffer = buffers[access.buffer]
+        step = {n: _stride(access, n, buffer, hints) for n in (*facts.frame.rows, *columns)}
+        if step[facts.inner] == 1 and any(step[n] for n in columns):
+            run = max(run, _run_of(step, facts))
+    return run
+
+
+def _run_of(step: Mapping[str, int], facts: _Facts) -> int:
+    """Elements that rows, which are so many apart, have next to each other."""
+    run, rows = 1, [n for n in facts.frame.rows if facts.extents[n] > 1]
+    while axis := next((n for n in rows if step[n] == run), None):
+        run *= facts.extents[axis]
+    return run
+
+
+def _efficiency(comp: Comp, facts: _Facts, run: int, device: Target) -> float:
+    """The share of the device that has work, where so many rows are next to each other."""
     points = prod(facts.extents.values())
     if facts.frame.columns and not _can_split_columns(comp, facts, device):
         tasks = prod(facts.extents[n] for n in facts.frame.rows)
@@ -401,7 +424,7 @@ def _efficiency(comp: Comp, facts: _Facts, device: Target) -> float:
             lanes = _LANES[device.kind]
             if device.kind == "cuda" and any(isinstance(i, Scan) for i in comp.body):
                 lanes = _LANES_OF_SCAN
-            tasks /= max(1, min(lanes, facts.extents[facts.inner]))
+            tasks /= max(1, min(lanes, run))
     else:
         tasks = points / device.grain
     return max(min(1.0, tasks / device.units), 1.0 / device.units)

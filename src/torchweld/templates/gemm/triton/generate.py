@@ -43,6 +43,9 @@ from torchweld.templates.pointwise_reduce.gpu.walks import quotient, rounded
 LINE = 64  # elements of a line of L2
 EARLY_BYTES = 32 << 10  # that a program has fetched before it waits
 _PRECISION = {dtypes.f32: f", {TF32X3}", dtypes.i8: ", out_dtype=tl.int32"}  # of a dot
+# Shares of a depth whose sums are loaded one after the other without a loop, and those that are in
+# a turn of the loop over the rest: 32 at once are more than registers hold.
+_MERGED_AT_ONCE, _MERGED_IN_TURN = 16, 4
 STREAM_REGISTERS = 255  # without a limit, ptxas spills a few so that more blocks fit
 
 
@@ -420,15 +423,24 @@ def _merge(t: _Template, partials: Mapping[Value | None, Buffer]) -> None:
     k.line(f"arrived = tl.atomic_add({done} + tile, 1)")
     with k.indented(f"if arrived == {splits - 1}:"):
         for value in t.reductions:
-            instr = k.body[value]
-            for share in range(splits):
-                address = _partial(k, value, partials[value], str(share))
-                text = f'tl.load({address}, cache_modifier=".cg")'
-                if share:
-                    text = combined(k, instr.monoid, instr.dtype, k.known[value], text)
-                k.assign(value, text)
+            first = min(splits, _MERGED_AT_ONCE)
+            for share in range(first):
+                _add_share(k, value, partials[value], str(share), first=share == 0)
+            if first < splits:
+                how = f"{first}, {splits}, loop_unroll_factor={_MERGED_IN_TURN}"
+                with k.indented(f"for other in tl.range({how}):"):
+                    _add_share(k, value, partials[value], "other")
         _epilogue(t)
         k.line(f"tl.store({done} + tile, 0)")
+
+
+def _add_share(k: Kernel, value: Value, partial: Buffer, share: str, first: bool = False) -> None:
+    """To what is known of a Reduce, or as the first of it."""
+    text = f'tl.load({_partial(k, value, partial, share)}, cache_modifier=".cg")'
+    if not first:
+        instr = k.body[value]
+        text = combined(k, instr.monoid, instr.dtype, k.known[value], text)
+    k.assign(value, text)
 
 
 def _partial(k: Kernel, value: Value, buffer: Buffer, share: str) -> str:

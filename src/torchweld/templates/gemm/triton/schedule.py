@@ -58,6 +58,11 @@ _WIDE_TURNED = ((128, 32, 32, 4, 3), (64, 32, 32, 4, 3))
 _WIDE_WINDOWS = ((128, 64, 32, 8, 3), (64, 64, 32, 4, 3))
 _WIDE_PAIRED = ((128, 64, 32, 8, 3), (64, 64, 32, 4, 3), (64, 32, 32, 4, 3))
 _WIDE_FEW = ((64, 64, 32, 4), (64, 32, 32, 4))
+# Programs of a multiprocessor that share the depth of float32 products, if tiles are few: what one
+# waits for, the other computes. H200, us, in tiles of 64 x 64, a program and two, and the library:
+# 512 x 512 x 2048 27, 21.7, 31.8; 256 x 256 x 8192 29, 23.8, 32.7. In tiles of 128 x 64, two: 1000
+# x 1000 x 1000 35.4, the library 50.8; 256 x 256 x 524288 954, 1304.
+_SHARING = 2
 _WIDE_LEAST = 16  # rows, columns and depth: less fills no instruction
 _DEEPEST_BYTES = 1 << 17  # of 8-bit integers: sums stay below 2^31, where GPUs differ
 _VECTOR = 4  # numbers of float32 in a load of 16 bytes
@@ -321,6 +326,9 @@ def _tiles(work: _Work) -> Iterator[ProductSchedule]:
     wide = _WIDE_WINDOWS if not turned and _reads_windows(work) else wide
     shapes = work.table_of(_TILES, _PAIRED, wide, _WIDE_PAIRED)
     fit = [s for shape in shapes if work.fits(s := ProductSchedule("triton", *shape))]
+    single = len(work.contraction.products) == 1 and not _reads_windows(work)
+    if work.is_wide and has_wgmma and not turned and single:
+        yield from _sharing_depth(work, fit)
     enough = [s for s in fit if work.programs(s) >= work.table.units]
     if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
         few = work.table_of(_FEW, _FEW, few, _WIDE_FEW)
@@ -331,6 +339,26 @@ def _tiles(work: _Work) -> Iterator[ProductSchedule]:
     yield from map(work.narrowed, fit[max(0, at - 1) : at + 3])
     yield from (replace(first, stages=n) for n in (first.stages - 1, first.stages + 1))
     yield replace(first, block_k=min(32, first.block_k), stages=first.stages + 1)
+
+
+def _sharing_depth(work: _Work, fit: list[ProductSchedule]) -> Iterator[ProductSchedule]:
+    """Of float32, if the largest tiles are few: the smaller ones, unless these are many or shares
+    of the depth are long, with as many shares as make _SHARING programs for each multiprocessor."""
+    if not fit or work.programs(fit[0]) >= work.table.units:
+        return
+    shared = [replace(s, splits=_shares(work, s, _SHARING * work.table.units)) for s in fit]
+    large, small = shared[0], shared[-1]
+    long = work.depth >= _LONG_SHARE * large.splits
+    first = large if long or work.programs(small) > work.table.units else small
+    yield from dict.fromkeys((first, large, small))
+
+
+def _shares(work: _Work, s: ProductSchedule, programs: int) -> int:
+    """Of the depth, so that there are no more than so many programs."""
+    many = min(MAX_SPLITS, max(FEW_SPLITS, work.depth // _LONG_SHARE))
+    most_shares = many if _has_known_sizes(work.accesses, work.contraction) else 1
+    most = max(1, min(most_shares, work.depth // (2 * s.block_k)))
+    return max(1, min(most, programs // work.programs(s)))
 
 
 def _reads_windows(work: _Work) -> bool:
@@ -377,12 +405,9 @@ def _in_one_wave(work: _Work, form, shapes) -> Iterator[ProductSchedule]:
     of a multiprocessor, so that blocks of the next kernel, which begin early, do not crowd on those
     that are idle first."""
     units = work.table.units
-    many = min(MAX_SPLITS, max(FEW_SPLITS, work.depth // _LONG_SHARE))
-    most_shares = many if _has_known_sizes(work.accesses, work.contraction) else 1
     for shape in shapes:
         made = ProductSchedule(form, *shape, 2, 1, early=work.table.begins_early)
-        most = max(1, min(most_shares, work.depth // (2 * made.block_k)))
-        shares = max(1, min(most, units // work.programs(made)))
+        shares = _shares(work, made, units)
         for splits in dict.fromkeys((shares, max(1, shares // 2))):
             near, programs = replace(made, splits=splits), splits * work.programs(made)
             if programs <= units:

@@ -555,21 +555,32 @@ def _scans(accesses: Accesses) -> bool:
 def _odd_rows_apart(
     found: Schedule, accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
 ) -> Schedule:
-    """Rows of several axes, the last of odd length: blocks within one step of the others. Of a
+    """Rows of several axes, the last steps of odd length: blocks within one of the others. Of a
     remainder by an odd number Triton knows no two neighbours to be contiguous, and would have lanes
     lie along the columns, across memory. Also where all rows of a step share what they read along
     the columns (a mask): a block within one has a number for each column, not for each point."""
-    *outer, inner = found.rows
-    across, length = accesses.comp.extent(inner), extent(accesses, found.columns)
-    odd = isinstance(across, int) and (across % 2 == 1 or _shared_by_rows(accesses, found))
+    outer, inner = _steps_of_rows(accesses, found)
+    across, length = extent(accesses, inner), extent(accesses, found.columns)
+    odd = isinstance(across, int) and (across % 2 == 1 or _shared_by_rows(accesses, found, inner))
     if not outer or not odd or not _divided(accesses, found):
         return found
     block = _odd_block(found, across)
-    made = replace(found, rows=(inner,), apart=tuple(outer), block_rows=block)
+    made = replace(found, rows=inner, apart=outer, block_rows=block)
     if found.form == "looped":
         made = _loop_apart(made, accesses, hints, sm_count, split)
     worth = made.block_rows * size.hint(length, hints) >= LEAST_APART
     return made if worth and valid(made, accesses) else found
+
+
+def _steps_of_rows(
+    accesses: Accesses, found: Schedule
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The rows' axes, and behind them those that all that varies along the columns has next to each
+    other: the last one at least, more where rows are in groups."""
+    count = len(found.rows) - 1
+    while count > 1 and not _divided(accesses, replace(found, rows=found.rows[count - 1 :])):
+        count -= 1
+    return found.rows[:count], found.rows[count:]
 
 
 def _odd_block(found: Schedule, across: int) -> int:
@@ -601,13 +612,12 @@ def _loop_apart(
     return replace(made, block_rows=block, block_columns=columns, splits=splits)
 
 
-def _shared_by_rows(accesses: Accesses, schedule: Schedule) -> bool:
+def _shared_by_rows(accesses: Accesses, schedule: Schedule, inner: tuple[str, ...]) -> bool:
     """Whether what is read along the columns is the same for all rows of a step of the outer
     axes."""
-    *outer, inner = schedule.rows
-    columns = set(schedule.columns)
+    outer, columns = set(schedule.rows) - set(inner), set(schedule.columns)
     along = (a.offset.axes for a in accesses.loads.values() if a.offset.axes & columns)
-    return any(inner not in axes and not axes.isdisjoint(outer) for axes in along)
+    return any(axes.isdisjoint(inner) and not axes.isdisjoint(outer) for axes in along)
 
 
 def _divided(accesses: Accesses, schedule: Schedule) -> bool:

@@ -96,6 +96,11 @@ def test_a_device_that_turns_as_fast_and_numerics_as_eagers_have_no_copies():
     assert copies(changed(weight_gradient, *args, options=Options(numerics="eager"))) == []
 
 
+def test_products_in_tf32_are_the_librarys_as_they_lie(monkeypatch):
+    monkeypatch.setattr("torchweld.plan.products.laid.products_have_tf32", lambda: True)
+    assert copies(changed(weight_gradient, empty(2048, 512), empty(2048, 2048))) == []
+
+
 @pytest.mark.parametrize(("function", "shapes"), [
     (weight_gradient, ((1024, 1024), (1024, 1536))),
     (both_gradients, ((1024, 1024), (1536, 1024), (1024, 1536))),

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from torchweld.core import dtypes
 from torchweld.core.options import Options
+from torchweld.core.tf32 import products_have_tf32
 from torchweld.ir.nodes import Buffer, Extern, Graph, Node, View
 from torchweld.ir.size import Size
 from torchweld.ir.views import contiguous_strides
@@ -35,7 +36,8 @@ _VECTOR = 4  # numbers of float32 in 16 bytes
 
 def lay_factors(graph: Graph, table: Target, options: Options, choose: Choose) -> Graph:
     """`graph` with copies of factors of float32 for the products that gain by them."""
-    if options.numerics != "contract" or not options.fuse or not table.products.wide:
+    apart = options.numerics != "contract" or not options.fuse or not table.products.wide
+    if apart or products_have_tf32():  # which is the library's
         return graph
     made = _Made(graph, mutated_buffers(graph), list(graph.nodes))
     for node in graph.nodes:

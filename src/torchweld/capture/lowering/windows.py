@@ -4,7 +4,9 @@ reads at computed positions."""
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 
@@ -16,12 +18,15 @@ from torchweld.capture.lowering.pool_gradients import Counts, Side, divisor
 from torchweld.capture.lowering.registry import lowers
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir import affine
+from torchweld.ir.affine import Affine
 from torchweld.ir.size import Size, divide
 from torchweld.ir.views import Tensor, contiguous_strides
 
 LARGEST_MAXIMUM, _LARGEST_AVERAGE = 25, 16  # elements of a window, each a read of its own
 # Maxima of 3 x 3 x 3: an H100 takes 159 us by ATen, for what memory moves in 31.
 _LARGEST_ON_GPU = 27
+_LONGEST_LINE = 25  # elements of a window along one axis that are written out
 _LARGEST_BY_ROWS = 64  # of float32 on a CPU: a template reads rows, then columns
 
 
@@ -137,13 +142,19 @@ def _max_pool(
     by_rows = spec.device == "cpu" and spec.dtype == dtypes.f32 and not placed
     largest = LARGEST_MAXIMUM if spec.device == "cpu" else _LARGEST_ON_GPU
     largest = _LARGEST_BY_ROWS if by_rows else largest
-    if not spec.dtype.is_float or math.prod(kernel) > largest:
-        raise NotLowered("a pooling of numbers that are no floats, or with a large window")
+    beyond = ceil_mode or any(padding)
+    fill = -math.inf if beyond else None
+    if not spec.dtype.is_float:
+        raise NotLowered("a pooling of numbers that are no floats")
+    if math.prod(kernel) > largest:
+        if spec.device != "cpu" or placed:
+            raise NotLowered("a pooling with a large window")
+        nest, whole = _by_axes(call, x, "max", kernel, steps, padding, dilation, fill)
+        return call.finish_all(nest, [(whole, range(x.rank)), None])
     if placed and not taps and spec.device == "cpu":
         raise NotLowered("positions of 64 bits, which a loop over 32 bits is slow to make")
     nest = call.nest(spec.shape, extra=[(x, rows_alone(x, rank))])
-    beyond = ceil_mode or any(padding)
-    window = _window(nest, x, kernel, steps, padding, dilation, -math.inf if beyond else None)
+    window = _window(nest, x, kernel, steps, padding, dilation, fill)
     if not placed:
         return call.finish_all(nest, [(reduce(lambda a, b: a.maximum(b), window), None), None])
     first = x.rank - rank
@@ -220,21 +231,25 @@ def average(
     if taps > _LARGEST_AVERAGE and plain and _is_apart(x, kernel, steps, padding):
         return _mean_of_parts(call, x, kernel)
     uneven = plain and (ceil_mode or (any(padding) and not count_include_pad))
-    if not call.out.dtype.is_float or taps > _LARGEST_AVERAGE:
+    large = taps > _LARGEST_AVERAGE
+    if not call.out.dtype.is_float or (large and call.out.device != "cpu"):
         raise NotLowered("a pooling of many elements")
     if uneven and not _is_known(x, rank):
         raise NotLowered("a pooling with windows of several sizes")
-    nest = call.nest(call.out.shape, extra=[(x, rows_alone(x, rank))])
     fill = 0.0 if any(padding) or ceil_mode else None
-    window = _window(nest, x, kernel, steps, padding, (1,) * rank, fill)
-    total = reduce(lambda a, b: a + b, window)
+    how, dims = (kernel, steps, padding, (1,) * rank, fill), range(x.rank)
+    if large:
+        nest, total = _by_axes(call, x, "sum", *how)
+    else:
+        nest = call.nest(call.out.shape, extra=[(x, rows_alone(x, rank))])
+        total = reduce(lambda a, b: a + b, _window(nest, x, *how))
     if not uneven:
-        return call.finish(nest, total / total.lift(divisor_override or taps))
+        return call.finish(nest, total / total.lift(divisor_override or taps), dims)
     first = x.rank - rank
     sides = map(Side, x.shape[first:], call.out.shape[first:], kernel, steps, padding)
     counts = [Counts(side, count_include_pad) for side in sides]
     places = [nest.position(first + k) for k in range(rank)]
-    return call.finish(nest, total / divisor(nest, total, counts, places))
+    return call.finish(nest, total / divisor(nest, total, counts, places), dims)
 
 
 def _is_known(x: Tensor, rank: int) -> bool:
@@ -282,6 +297,63 @@ def _window(
         return nest.read(x, places, guard=inside, fill=fill).widen()
 
     return [element(*offsets) for offsets in product(*map(range, kernel))]
+
+
+def _by_axes(
+    call: Call, x: Tensor, monoid: str, kernel, steps, padding, dilation, fill: float | None
+) -> tuple[Nest, Expr]:
+    """What windows that are too large to be written out have in all, and the nest that it is in:
+    along one axis of the image after the other, which is exact for maxima and no less so for sums.
+    `fill`: outside the image; None if no window reaches there."""
+    first, compute = x.rank - len(kernel), dtypes.compute(x.dtype)
+    moved = [d for d in range(len(kernel)) if (kernel[d], steps[d], padding[d]) != (1, 1, 0)]
+    by_steps = sorted(moved, key=lambda d: (-steps[d], d))  # the sooner there are few
+    shape = list(x.shape)
+    for d in by_steps:
+        at, length = first + d, x.shape[first + d]
+        shape[at] = call.out.shape[at]
+        line = _Line(kernel[d], steps[d], padding[d], dilation[d], length, fill)
+        nest, total = _along(call, x, shape, at, monoid, line)
+        if d != by_steps[-1]:
+            made = Spec(tuple(shape), contiguous_strides(shape), compute, x.device)
+            x = nest.store(total, made, range(len(shape)))
+            nest.close()
+    return nest, total
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Windows along one axis of so many elements, `fill` outside them."""
+
+    taps: int
+    step: int
+    padding: int
+    dilation: int
+    length: Size
+    fill: float | None
+
+    def read(self, nest: Nest, x: Tensor, d: int, tap: Affine) -> Expr:
+        """The element at this tap of the window at the nest's position along dimension `d`."""
+        index = nest.at(d) * self.step + tap * self.dilation + -self.padding
+        places = [index if k == d else k for k in range(x.rank)]
+        if self.fill is None:
+            return nest.read(x, places).widen()
+        at = nest.index_value(index)
+        inside = (at >= 0) & (at < self.length)
+        return nest.read(x, places, guard=inside, fill=self.fill).widen()
+
+
+def _along(
+    call: Call, x: Tensor, shape: Sequence[Size], d: int, monoid: str, line: _Line
+) -> tuple[Nest, Expr]:
+    """A nest of results, and what each of their windows along one dimension has in all."""
+    known = [k if k != d else None for k in range(x.rank)]
+    if line.taps > _LONGEST_LINE:
+        nest = call.nest((*shape, line.taps), extra=[(x, known)])
+        return nest, nest.reduce(monoid, line.read(nest, x, d, nest.at(x.rank)), (x.rank,))
+    nest = call.nest(shape, extra=[(x, known)])
+    taps = [line.read(nest, x, d, affine.constant(tap)) for tap in range(line.taps)]
+    return nest, reduce((lambda a, b: a.maximum(b)) if monoid == "max" else operator.add, taps)
 
 
 def _each(value: int | Sequence[int], rank: int) -> tuple[int, ...]:

@@ -186,7 +186,8 @@ class _Nest:
     def _value(self, value: Value, texts: Texts, mask: str | None) -> None:
         """Computes a value, or reads it back where an earlier stage kept it."""
         k, kept = self.k, value in self.k.stages.kept
-        slot = f"k{value}[{k.kept_offset(value, 'whole + l' if mask else None)}]" if kept else ""
+        at = k.kept_offset(value, "whole + l" if mask else None) if kept else ""
+        slot = f"k{k.kept_places[value]}[{at}]" if kept else ""
         if kept and any(value in loop for loop in k.stages.loops[: self.stage]):
             self.e.line(f"const {x.ctype(k.body[value].dtype)} v{value} = {slot};")
             texts[value] = f"v{value}"

@@ -54,9 +54,9 @@ def emit_part(k: Kernel, e: Emitter) -> None:
 
 
 def _declare_kept(k: Kernel, e: Emitter) -> list[str]:
-    """One row of scratch per kept value; gives the names to free."""
+    """Rows of scratch for kept values; gives the names to free."""
     frees = []
-    for value in sorted(k.stages.kept):
+    for value in sorted(set(k.kept_places.values())):
         kind, count = x.array_type(k.body[value].dtype), k.kept_count(value)
         if isinstance(count, int) and count * k.body[value].dtype.bytes <= STACK_BYTES:
             e.line(f"alignas(64) {kind} k{value}[{max(count, 1)}];")
@@ -82,24 +82,38 @@ def _outer(k: Kernel, e: Emitter):
         e.line("const int64_t first = points * tid / parts, last = points * (tid + 1) / parts;")
     elif k.schedule.distribute != "given":
         e.line("const int64_t first = 0, last = points;")
+    _begin_counting(e, counts)
     with e.block("for (int64_t q = first; q < last; ++q)"):
         _bind_outer(k, e, counts)
         yield
 
 
+def _begin_counting(e: Emitter, counts: list[str]) -> None:
+    """Where the first point is along each outer axis. From point to point, the last axis is
+    counted, and those before it where that is through: a quotient and a remainder for each axis
+    and point took as long as a sum of 40 products."""
+    if len(counts) < 2:
+        return
+    e.line(f"int64_t {', '.join(f'at{n} = 0' for n in range(len(counts)))}, rest = first;")
+    with e.block("if (first < last)"):
+        for n in reversed(range(1, len(counts))):
+            e.line(f"at{n} = rest % {counts[n]}, rest /= {counts[n]};")
+        e.line("at0 = rest;")
+
+
 def _bind_outer(k: Kernel, e: Emitter, counts: list[str]) -> None:
-    rest = "q"
-    for n in reversed(range(len(counts))):
-        axis, block = k.schedule.outer[n]
-        name = k.names[axis]
-        position = rest if n == 0 else f"{rest} % {counts[n]}"
+    several = len(counts) > 1
+    for n, (axis, block) in enumerate(k.schedule.outer):
+        position = f"at{n}" if several else "q"
         if block == 1:
-            e.line(f"const int64_t {name} = {position};")
+            e.line(f"const int64_t {k.names[axis]} = {position};")
         else:
             _bind_block(k, e, axis, block, position)
-        if n:
-            e.line(f"const int64_t r{n} = {rest} / {counts[n]};")
-            rest = f"r{n}"
+    if several:
+        text = "++at0;"
+        for n in range(1, len(counts)):
+            text = f"if (++at{n} == {counts[n]}) {{ at{n} = 0; {text} }}"
+        e.line(text)
 
 
 def _bind_block(k: Kernel, e: Emitter, axis: str, block: int, position: str) -> None:

@@ -203,6 +203,9 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
         block = min(block, turned.rows(accesses, ROW_BLOCKS))
     if turned_stores(accesses, lane):
         block = min(block, BAND)
+    extent = accesses.comp.extent(lane)
+    if isinstance(extent, int):
+        block = min(block, next((b for b in ROW_BLOCKS[::-1] if b >= extent), block))
     outer = (*((a, 1) for a in rows if a != lane), (lane, block))
     return CpuSchedule(outer, (*columns, lane), "row", distribute)
 

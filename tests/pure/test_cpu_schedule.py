@@ -1,6 +1,8 @@
 """pointwise_reduce/cpu/schedule.py, stages.py and ir/expand.py: which loops there are, and
 what each computes."""
 
+import re
+
 import pytest
 import torch
 
@@ -190,6 +192,53 @@ def test_messages_along_edges_are_walked_once_with_their_columns_innermost():
     planned = schedule(comp, found, threads=4)
     assert (planned.outer, planned.nest) == ((("e", 1), ("h", 1)), ("c",))
     assert "part(P, S, 0, 1, shared)" in generate(comp, found).sources[0].text
+
+
+def test_rows_of_tables_are_read_along_their_columns():
+    """Each is somewhere else; what it holds lies side by side."""
+    comp = parse_comp("""comp score [i:60000, c:40] {
+      %0 = load from[i] : i64
+      %1 = load to[i] : i64
+      %2 = load x[%0, c] : f32
+      %3 = load y[%1, c] : f32
+      %4 = mul %2 %3 : f32
+      %5 = reduce.sum[c] %4 : f32
+      store z[i] %5
+    }""")
+    shapes = {n: ((331, 40),) for n in "xy"} | {n: ((60000,),) for n in ("from", "to", "z")}
+    found = schedule(comp, buffers(shapes), threads=4)
+    assert (found.lane, found.nest) == ("column", ("c",))
+
+
+def recurrence(steps: int) -> str:
+    """States of 48 x 48, each made of a sum over the one before, abreast along the rows."""
+    lines, state = ["%0 = load s[h, j, i] : f32"], 0
+    for step in range(steps):
+        n = len(lines)
+        lines += [
+            f"%{n} = load w[h, {step}, j] : f32",
+            f"%{n + 1} = mul %{state} %{n} : f32",
+            f"%{n + 2} = reduce.sum[j] %{n + 1} : f32",
+            f"%{n + 3} = mul %{n + 2} %{n} : f32",
+            f"%{n + 4} = sub %{state} %{n + 3} : f32",
+        ]
+        state = n + 4
+    lines += [f"%{len(lines)} = reduce.sum[j] %{state} : f32"]
+    body = "\n".join(lines)
+    return f"comp steps [h:12, i:48, j:48] {{\n{body}\nstore y[h, i] %{len(lines) - 1}\n}}"
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(2, 0), (12, 2)])
+def test_steps_of_a_recurrence_leave_their_state_to_the_next(steps: int, rows: int):
+    """Where they are many: else each would do again what all before it did. Two states are there
+    at a time."""
+    comp = parse_comp(recurrence(steps))
+    shapes = {"s": ((12, 48, 48),), "w": ((12, steps, 48),), "y": ((12, 48),)}
+    found = buffers(shapes)
+    made = schedule(comp, found, threads=4)
+    assert made.lane == "row" and dict(made.outer)["i"] <= 64
+    text = generate(comp, found).sources[0].text
+    assert len(set(re.findall(r"alignas\(64\) float (k\d+)\[", text))) == rows
 
 
 def test_stages_keep_what_is_dear_and_recompute_what_is_cheap():

@@ -14,10 +14,11 @@ from torchweld.capture.scores import Scores
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Comp, Graph
+from torchweld.ir.nodes import Comp, Extern, Graph
 from torchweld.plan.decisions import Plan
 from torchweld.plan.refusals import Reason
 from torchweld.plan.scores.form import score_nests
+from torchweld.plan.scores.offer import Desk
 from torchweld.plan.scores.takes import taken_by
 from torchweld.plan.search import plan
 from torchweld.targets.find import target_of
@@ -251,6 +252,25 @@ def test_what_stays_apart(function, reason):
     assert nests(made.graph) == []
     if reason is not None:
         assert any(reason in r.evidence or reason in r.reason.value for r in made.refusals)
+
+
+def layers(x, w, scale, v):
+    return F.layer_norm(x @ w.t(), w.shape[:1], scale) @ v.t()
+
+
+@pytest.mark.parametrize(("seconds", "taken"), [(0.9, 1), (1.5, 0)])
+def test_layers_with_a_norm_between_are_a_nest_only_where_that_is_faster(seconds, taken):
+    """A batch's products are slower than their rates say; layers of many rows are not."""
+    desk = Desk(on(captured(layers, *weights()), "cpu"), CPU, Options(), choose)
+    apart_s = sum(desk._product_s(n) for n in desk.graph.nodes if isinstance(n, Extern))
+    made_s = seconds * (apart_s + max(desk.prices.comp_s(c) for c in desk.graph.nodes
+                                      if isinstance(c, Comp)))  # fmt: skip
+    registry.TEMPLATES[ANY.name] = replace(ANY, price=lambda roles, s, p: made_s)
+    assert len(nests(formed(layers, *weights()).graph)) == taken
+
+
+def weights():
+    return (torch.randn(2928, 416), torch.randn(64, 416), torch.randn(64), torch.randn(64, 64))
 
 
 def test_without_a_template_nothing_changes():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.options import Options
 from torchweld.ir.memo import Memo
@@ -16,7 +17,7 @@ from torchweld.ir.substitute import drop_unit_axes
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.scores.write import Written
 from torchweld.plan.tidy import tidy
-from torchweld.targets.rates import library_rate
+from torchweld.targets.rates import library_rate, rate_at
 from torchweld.targets.target import Target
 from torchweld.templates import registry
 from torchweld.templates.attention.nest import Nest, nest_or_reason
@@ -35,6 +36,7 @@ FAMILY = "attention/"  # names of the templates that take score nests begin with
 # and another, 2928 x 416 to 64 to 64, 1.4 ms by parts, 3.9 in one kernel, where the norm's rows
 # are computed three times (one thread of that Xeon).
 _WORTH = {"cpu": 2.0, "cuda": 1.0}
+_LAYERS = "float32 aten"  # of the target's rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,14 @@ class Desk:
         work = hint(product((*left.shape, right.shape[-1])), self.graph.hints)
         moved = _moved(call, self.graph.buffers, self.graph.hints)
         kind = self.graph.buffers[call.outputs[0]].dtype
-        rate = self._rate_in_16_bits(kind) or self.target.fma_per_s
-        return work / rate + moved / self.target.dram_bytes_per_s
+        rows = None if is_batched(call) else hint(product(left.shape[:-1]), self.graph.hints)
+        rate = self._rate_in_16_bits(kind) or self._rate_of_layers(kind, rows)
+        return work / (rate or self.target.fma_per_s) + moved / self.target.dram_bytes_per_s
+
+    def _rate_of_layers(self, kind: DType, rows: int | None) -> float | None:
+        """Multiply-adds a second of a CPU's library for so many rows; None of batches."""
+        known = rows is not None and kind == dtypes.f32 and _LAYERS in self.target.rates
+        return rate_at(self.target.rates, _LAYERS, rows) if known else None
 
 
 def _moved(call: Extern, buffers: Mapping[str, Buffer], hints: Mapping[str, int]) -> int:

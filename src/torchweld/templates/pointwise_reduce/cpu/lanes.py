@@ -148,14 +148,15 @@ def _steps(accesses: Accesses, loops: _Loops) -> Iterator[float]:
         if turned and value in turned.loads:
             yield _TURNED * loops.times(axes[value])
         else:
-            yield _moving(access, axes[value], loops, 1.0)
+            yield _moving(access, axes[value], loops, 1.0, _is_chosen(access, axes, loops))
     banded = frozenset() if loops.lane in loops.columns else turned_stores(accesses, loops.lane)
     for number, (store, access) in enumerate(zip(comp.stores, accesses.stores)):
         if number in banded or (turned and number in turned.stores):
             wide = number in banded and access.bytes > 2
             yield (_BANDED if wide else _TURNED) * loops.times(store_axes(comp, store, axes))
         else:
-            yield _moving(access, store_axes(comp, store, axes), loops, _STORES_WAIT)
+            chosen = _is_chosen(access, axes, loops)
+            yield _moving(access, store_axes(comp, store, axes), loops, _STORES_WAIT, chosen)
 
 
 def _over_rows(loops: _Loops, axes: frozenset[str]) -> float:
@@ -178,11 +179,20 @@ def _reducing(instr: Reduce | Scan, loops: _Loops, axes: frozenset[str]) -> floa
     return each + tail * MONOIDS[instr.monoid].results * rows
 
 
-def _moving(access: Access, axes: frozenset[str], loops: _Loops, waits: float) -> float:
-    """Steps of a load or store that varies along `axes`; `waits`: the share of a load's."""
+def _is_chosen(access: Access, axes: list[frozenset[str]], loops: _Loops) -> bool:
+    """Whether a computed place is another for each element of a vector. The rows of a table that
+    are looked up lie in memory as they are along their columns."""
+    return any(loops.lane in axes[v] for v, _ in access.refs)
+
+
+def _moving(
+    access: Access, axes: frozenset[str], loops: _Loops, waits: float, chosen: bool
+) -> float:
+    """Steps of a load or store that varies along `axes`; `waits`: the share of a load's; `chosen`:
+    each element of a vector is somewhere else."""
     each = loops.times(axes)
-    if access.refs:
-        return each * loops.vector * _ALONE if loops.lane in axes else each
+    if chosen:
+        return each * loops.vector * _ALONE
     moved = [k for k, a in enumerate(loops.order) if a in access.offset.axes]
     if not moved:
         return each

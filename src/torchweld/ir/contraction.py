@@ -154,10 +154,10 @@ def contraction_of(accesses: Accesses) -> Contraction | None:
         ordered(left & right - depth), ordered(own), ordered(right - left - depth),
         frame.columns, products, sums,
     )  # fmt: skip
-    return exchanged(made) if _lies_better(accesses, made) else made
+    return _exchanged(made) if _lies_better(accesses, made) else made
 
 
-def exchanged(c: Contraction) -> Contraction:
+def _exchanged(c: Contraction) -> Contraction:
     """The transposed products: rows for columns, left factors for right ones."""
     products = tuple(
         Product(p.value, p.right, p.left, p.right_load, p.left_load) for p in c.products

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
 
@@ -313,6 +313,7 @@ def _by_axes(
         at, length = first + d, x.shape[first + d]
         shape[at] = call.out.shape[at]
         line = _Line(kernel[d], steps[d], padding[d], dilation[d], length, fill)
+        line = replace(line, fill=None) if line.stays_inside(shape[at]) else line
         nest, total = _along(call, x, shape, at, monoid, line)
         if d != by_steps[-1]:
             made = Spec(tuple(shape), contiguous_strides(shape), compute, x.device)
@@ -331,6 +332,11 @@ class _Line:
     dilation: int
     length: Size
     fill: float | None
+
+    def stays_inside(self, count: Size) -> bool:
+        """Whether so many windows are known to read nothing outside."""
+        last = (count - 1) * self.step + (self.taps - 1) * self.dilation
+        return self.padding == 0 and isinstance(room := self.length - last, int) and room > 0
 
     def read(self, nest: Nest, x: Tensor, d: int, tap: Affine) -> Expr:
         """The element at this tap of the window at the nest's position along dimension `d`."""

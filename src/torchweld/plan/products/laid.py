@@ -15,13 +15,14 @@ of ours. Copies are made where it gains at least twice what they cost, once for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 
 from torchweld.core import dtypes
 from torchweld.core.options import Options
 from torchweld.core.tf32 import products_have_tf32
-from torchweld.ir.nodes import Buffer, Extern, Graph, Node, View
+from torchweld.ir.nodes import Buffer, Extern, Graph, Node, View, views
 from torchweld.ir.size import Size
 from torchweld.ir.views import contiguous_strides
 from torchweld.layout.rows import MARGIN, OPERANDS, copy_s, is_row_product
@@ -39,82 +40,122 @@ def lay_factors(graph: Graph, table: Target, options: Options, choose: Choose) -
     apart = options.numerics != "contract" or not options.fuse or not table.products.wide
     if apart or products_have_tf32():  # which is the library's
         return graph
-    made = _Made(graph, mutated_buffers(graph), list(graph.nodes))
+    made, changing = _Made(graph, table, choose), mutated_buffers(graph)
     for node in graph.nodes:
-        if is_row_product(node) and graph.buffers[node.outputs[0]].dtype == dtypes.f32:
-            made.lay(node, table, choose)
-    return replace(made.graph, nodes=tuple(made.nodes))
+        wide = is_row_product(node) and graph.buffers[node.outputs[0]].dtype == dtypes.f32
+        if wide and changing.isdisjoint(v.buffer for v in operands_of(node)):
+            made.nodes += made.laid(node)
+        else:
+            made.nodes.append(node)
+    return replace(graph, nodes=tuple(made.nodes), buffers=made.buffers)
+
+
+Factor = tuple[View, int]  # along its depth, which is filled up to so many
 
 
 @dataclass(slots=True)
 class _Made:
-    """A graph in the making. `copies`: what was copied, and the copies."""
+    """A graph in the making. `copies`: what was copied, and the copies; `known`: what was decided
+    for products that are alike."""
 
     graph: Graph
-    changing: frozenset[str]
-    nodes: list[Node]
-    copies: dict[tuple[View, Size], str] = field(default_factory=dict)
+    table: Target
+    choose: Choose
+    nodes: list[Node] = field(default_factory=list)
+    buffers: dict[str, Buffer] = field(init=False)
+    copies: dict[Factor, str] = field(default_factory=dict)
+    known: dict[tuple, tuple[int, ...]] = field(default_factory=dict)
 
-    def lay(self, node: Extern, table: Target, choose: Choose) -> None:
-        """The product with those copies that gain most, if they gain enough."""
-        now_s = product_s(replace(self.graph, nodes=(node,)), table, choose)
-        best, most_s = None, 0.0
-        for laid in self._ways(node):
-            cost_s = sum(copy_s(b.name, laid.graph, table) for b in laid.new)
-            gain_s = now_s - product_s(laid.graph, table, choose) - MARGIN * cost_s
-            if gain_s > most_s:
-                best, most_s = laid, gain_s
-        if best is not None:
-            at = self.nodes.index(node)
-            self.nodes[at : at + 1] = best.graph.nodes
-            self.graph = replace(self.graph, buffers=best.graph.buffers)
-            self.copies |= best.copies
+    def __post_init__(self) -> None:
+        self.buffers = dict(self.graph.buffers)
 
-    def _ways(self, node: Extern) -> Iterator[_Laid]:
-        views, depth = operands_of(node), operands_of(node)[0].shape[-1]
-        if not isinstance(depth, int) or any(v.buffer in self.changing for v in views):
-            return
-        filled = -(-depth // _VECTOR) * _VECTOR
-        for sides in ((0, 1),) if filled != depth else ((0,), (1,), (0, 1)):
-            laid = _Laid(replace(self.graph, nodes=(node,)), dict(self.copies))
-            if all(laid.copy(side, filled) for side in sides):
-                yield laid
+    def laid(self, node: Extern) -> list[Node]:
+        """The product, behind those copies that gain most, if they gain enough."""
+        factors = _factors(node)
+        if factors is None:
+            return [node]
+        key = self._key(node, factors)
+        if key not in self.known:
+            self.known[key] = self._best(node, factors)
+        made = self._with(node, factors, self.known[key])
+        if made is None or not self.known[key]:
+            return [node]
+        graph, new = made
+        self.copies |= new
+        self.buffers |= graph.buffers
+        return list(graph.nodes)
+
+    def _key(self, node: Extern, factors: list[Factor]) -> tuple:
+        """What is decided depends on nothing else."""
+        given = [(replace(v, buffer=""), self.buffers[v.buffer]) for v in views(node.args)]
+        layouts = tuple((v, b.shape, b.strides) for v, b in given)
+        there = tuple(f in self.copies for f in factors)
+        return node.target, node.kwargs, layouts, self.buffers[node.outputs[0]].strides, there
+
+    def _best(self, node: Extern, factors: list[Factor]) -> tuple[int, ...]:
+        """The sides to copy (0: left), none of them if none gains enough."""
+        (_, depth), _ = factors
+        odd = depth != operands_of(node)[0].shape[-1]
+        now_s = product_s(self._alone(node), self.table, self.choose)
+        best, most_s = (), 0.0
+        for sides in ((0, 1),) if odd else ((0,), (1,), (0, 1)):
+            made = self._with(node, factors, sides)
+            if made is not None:
+                graph, new = made
+                cost_s = MARGIN * sum(copy_s(n, graph, self.table) for n in new.values())
+                gain_s = now_s - product_s(graph, self.table, self.choose) - cost_s
+                best, most_s = (sides, gain_s) if gain_s > most_s else (best, most_s)
+        return best
+
+    def _alone(self, node: Extern) -> Graph:
+        buffers = {n: self.buffers[n] for n in (*node.reads, *node.writes)}
+        return replace(self.graph, nodes=(node,), buffers=buffers)
+
+    def _with(
+        self, node: Extern, factors: list[Factor], sides: tuple[int, ...]
+    ) -> tuple[Graph, dict[Factor, str]] | None:
+        """The product alone with copies of these sides, and those that there are not yet; None
+        where one cannot be copied."""
+        graph, before, new = self._alone(node), [], {}
+        buffers, args = dict(graph.buffers), list(node.args)
+        for side in sides:
+            view, depth = factors[side]
+            name = self.copies.get(factors[side]) or new.get(factors[side])
+            if name is None:
+                source = buffers[view.buffer]
+                name = _free(f"{view.buffer}_along", self.buffers, buffers)
+                made = _along(name, view, depth, source)
+                comp = copied_window(f"copy_{made.name}", view, source, made, node.origins)
+                if comp is None:
+                    return None
+                before.append(comp)
+                buffers[name], new[factors[side]] = made, name
+            buffers[name] = buffers.get(name) or self.buffers[name]
+            at = OPERANDS[node.target][side]
+            args[at] = buffers[name].view if side == 0 else _turned(buffers[name].view)
+        nodes = (*before, replace(node, args=tuple(args)))
+        return replace(graph, nodes=nodes, buffers=buffers), new
 
 
-@dataclass(slots=True)
-class _Laid:
-    """A product alone, behind copies of its factors. `new`: those that there were not before."""
+def _factors(node: Extern) -> list[Factor] | None:
+    """Both factors of a product, along its depth; None where that is not known."""
+    left, right = operands_of(node)
+    if not isinstance(left.shape[-1], int):
+        return None
+    filled = -(-left.shape[-1] // _VECTOR) * _VECTOR
+    return [(left, filled), (_turned(right), filled)]
 
-    graph: Graph
-    copies: dict[tuple[View, Size], str]
-    new: list[Buffer] = field(default_factory=list)
 
-    def copy(self, side: int, depth: int) -> bool:
-        """Whether a factor can be copied (0: the left one), and its depth filled up; then it is."""
-        *before, node = self.graph.nodes
-        view = operands_of(node)[side]
-        along = view if side == 0 else replace(
-            view, shape=_swapped(view.shape), strides=_swapped(view.strides))  # fmt: skip
-        shape = (*along.shape[:-1], depth)
-        if (along, depth) not in self.copies:
-            buffers = self.graph.buffers
-            name = _free(f"{view.buffer}_along", buffers)
-            source = buffers[view.buffer]
-            made = replace(source, name=name, shape=shape, strides=contiguous_strides(shape))
-            comp = copied_window(f"copy_{name}", along, source, made, node.origins)
-            if comp is None:
-                return False
-            before.append(comp)
-            self.new.append(made)
-            self.copies[(along, depth)] = name
-            self.graph = replace(self.graph, buffers={**buffers, name: made})
-        laid = self.graph.buffers[self.copies[(along, depth)]].view
-        if side == 1:
-            laid = replace(laid, shape=_swapped(laid.shape), strides=_swapped(laid.strides))
-        args, at = list(node.args), OPERANDS[node.target][side]
-        args[at] = laid
-        self.graph = replace(self.graph, nodes=(*before, replace(node, args=tuple(args))))
-        return True
+def _along(name: str, view: View, depth: int, source: Buffer) -> Buffer:
+    """A buffer for a copy of `view`, in lines of so many elements."""
+    shape = (*view.shape[:-1], depth)
+    strides = contiguous_strides(shape)
+    return replace(source, name=name, shape=shape, strides=strides, frozen=False, slack=0)
+
+
+def _turned(view: View) -> View:
+    """The last two dimensions the other way round."""
+    return replace(view, shape=_swapped(view.shape), strides=_swapped(view.strides))
 
 
 def _swapped(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
@@ -122,7 +163,7 @@ def _swapped(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
     return (*batch, columns, rows)
 
 
-def _free(name: str, taken) -> str:
+def _free(name: str, *taken: Collection[str]) -> str:
     """`name`, or with a number behind it."""
-    names = (name if n == 0 else f"{name}{n}" for n in range(len(taken) + 1))
-    return next(n for n in names if n not in taken)
+    names = chain([name], (f"{name}{k}" for k in count(1)))
+    return next(n for n in names if not any(n in some for some in taken))

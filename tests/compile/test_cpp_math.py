@@ -172,6 +172,16 @@ def test_unary_error(library, name):
     assert worst_ulp(found, exact(torch.from_numpy(x).double())) <= limit
 
 
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+def test_what_is_near_one_is_rounded_once(library, name):
+    """Differences of such numbers are a few of their last places."""
+    x = np.linspace(3, 20, 100_001, dtype=np.float32)
+    exact = UNARY[name][1](torch.from_numpy(x).double())
+    found = apply(library, name, x, x)
+    assert (found.double() - exact).abs().max() < 0.61 * 2.0**-24
+    assert (found != exact.float()).float().mean() < 0.02
+
+
 @pytest.mark.parametrize("name", ABSOLUTE)
 def test_absolute_error(library, name):
     limit, exact = ABSOLUTE[name]

@@ -182,11 +182,12 @@ TW float tw_exp_nonpositive(float x) {
   float p = tw_exp_poly(tw_ln2_split(x, n));
   return tw_zero_where(x < -87.33f, p * tw_scale2(n));
 }
-// below -88 gives 0
+// Below -88 gives 0. Above 0 it is 1 - e / (1 + e): what is taken from 1 is rounded where it is small.
 TW float tw_sigmoid(float x) {
   int32_t n;
-  float p = tw_exp_poly(tw_ln2_split(-x, n));
-  float r = tw_zero_where(x < -88.0f, 1.0f / tw_fma(p, tw_scale2(n), 1.0f));
+  float p = tw_exp_poly(tw_ln2_split(-x, n)), s = tw_scale2(n);
+  float q = (x > 0.0f ? p * s : 1.0f) / tw_fma(p, s, 1.0f);
+  float r = tw_zero_where(x < -88.0f, (x > 0.0f ? 1.0f - q : q));
   return x > 20.0f ? 1.0f : r;
 }
 TW float tw_expm1_poly(float r) {
@@ -205,8 +206,8 @@ TW float tw_tanh(float x) {
   float a = tw_abs(x);
   int32_t n;
   float q = tw_expm1_poly(tw_ln2_split(a + a, n)), s = tw_scale2(n);
-  float e = tw_fma(s, q, s - 1.0f), r = e / (e + 2.0f);
-  return tw_copysign((a > 9.5f ? 1.0f : r), x);
+  float e = tw_fma(s, q, s - 1.0f), r = (a > 1.0f ? 2.0f : e) / (e + 2.0f);
+  return tw_copysign((a > 9.5f ? 1.0f : a > 1.0f ? 1.0f - r : r), x);
 }
 TW float tw_1_plus_tanh(float x) { return 2.0f * tw_sigmoid(2.0f * x); }
 // e^x for x in [-87, 0] where the result joins 1 and is at most 0.2: absolute error 2^-26

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -11,7 +12,17 @@ from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses
 from torchweld.ir.frame import Frame
-from torchweld.ir.nodes import Buffer, Comp, Instr, Reduce, Scan, Value, store_axes
+from torchweld.ir.nodes import (
+    Buffer,
+    Comp,
+    Instr,
+    Reduce,
+    Scan,
+    Value,
+    operands,
+    store_axes,
+    store_operands,
+)
 from torchweld.ir.size import Size
 from torchweld.templates.pointwise_reduce.cpu.schedule import (
     INNER_BLOCK,
@@ -123,6 +134,13 @@ class Kernel:
         extent = self.comp.extent(self.schedule.nest[-1])
         short = isinstance(extent, int) and 2 < extent <= SHORT_VECTORS[-1]
         return short and bool(self.row_reductions)
+
+    @cached_property
+    def uses(self) -> Counter[Value]:
+        """How many instructions and stores read each value."""
+        found = Counter(v for instr in self.body for v in set(operands(instr)))
+        found.update(v for store in self.comp.stores for v in set(store_operands(store)))
+        return found
 
     @cached_property
     def tiles(self) -> Tiles | None:

@@ -180,13 +180,17 @@ def _power(k: Kernel, instr: Instr, texts: Texts) -> str:
 
 
 def _joined(k: Kernel, instr: Instr, texts: Texts) -> str:
-    """Two operations of float32 or float64 as one function; empty if they are not of _JOINED."""
+    """Two operations of float32 or float64 as one function; empty if they are not of _JOINED. A
+    sum with 1 of what has other readers, too, is no such function: it would be more exact than
+    they are, where errors of both cancel (1 + t, and a gradient's 1 - t * t)."""
     if not isinstance(instr, Op) or not instr.dtype.is_float or instr.dtype.is_low_precision:
         return ""
     ones = [v for v in instr.args if k.body[v] == Const(1.0, instr.dtype)]
     others = [v for v in instr.args if v not in ones]
     inner = k.body[others[0]] if len(others) == 1 else None
     if not isinstance(inner, Op) or len(ones) != (instr.name == "add"):
+        return ""
+    if instr.name == "add" and k.uses[others[0]] > 1:
         return ""
     spelling = _JOINED.get((instr.name, inner.name), "")
     return spelling.format(texts[inner.args[0]]) if inner.args[0] in texts else ""

@@ -26,6 +26,9 @@ def tidy(comp: Comp, eager: bool = False) -> Comp:
 
 
 def _drop_roundings(comp: Comp) -> Comp:
+    widenings = (i for i in comp.body if isinstance(i, Cast) and not i.must_round)
+    if not any(comp.body[i.arg].dtype.is_low_precision for i in widenings):
+        return comp
     stored = {s.value for s in comp.stores}
     kept = _beside_narrowed_rows(comp.body, stored)
     to, at = BodyBuilder(), []

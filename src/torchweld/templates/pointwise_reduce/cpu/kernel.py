@@ -38,12 +38,12 @@ VECTOR_BYTES, LANES = 64, 16
 SHORT_VECTORS = (4, 8, 16)
 LONG_ROW = 256
 LONG_LANE = 4096  # the rest of a longer lane does not matter
+CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per element
 # More passes over a block of rows take up what they need from where the one before left it. Each
 # would do again what all before it did: 30 steps of a state of 48 x 48, for 12 heads, 1.9 ms, so
 # 0.1 (one thread of a Xeon with AVX-512).
 _FEW_PASSES = 4
 _FIRST_CACHE = 1 << 15  # bytes of any processor's
-CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per element
 
 
 @dataclass(frozen=True)

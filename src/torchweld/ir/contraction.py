@@ -36,6 +36,7 @@ TENSOR_DTYPES = frozenset((dtypes.bf16, dtypes.f16))  # of one instruction on te
 # What tensor cores multiply as it is in memory, and what they add products up in.
 ACCUMULATED = {dtypes.bf16: dtypes.f32, dtypes.f16: dtypes.f32, dtypes.i8: dtypes.i32}
 _FEW = 64  # rows, or columns: one tile
+_MOST = 64 * 65535  # rows that may be columns: tiles along the second dimension of a grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +170,12 @@ def _lies_better(accesses: Accesses, c: Contraction) -> bool:
     """Whether products of float32 had better be exchanged: left factors lie along the depth, and
     right ones along the columns. wgmma takes the parts of a left factor (codegen/triton/wide.py)
     from registers, however it lies in memory; those of a right one from shared memory, along the
-    depth alone, where others are turned number by number. Few rows or columns stay as they are."""
+    depth alone, where others are turned number by number. Few rows or columns stay as they are, and
+    so do rows that may be more than a grid has tiles of columns for."""
     combines = any(s.combine for s in accesses.comp.stores)
-    if c.row_sums or combines or not (_many(accesses, c.rows) and _many(accesses, c.columns)):
+    rows, columns = (product(accesses.comp.extent(a) for a in axes) for axes in (c.rows, c.columns))
+    some = isinstance(rows, int) and _FEW < rows <= _MOST
+    if c.row_sums or combines or not some or (isinstance(columns, int) and columns <= _FEW):
         return False
     return all(
         _is_wide_load(accesses.comp.body, p.left)
@@ -180,11 +184,6 @@ def _lies_better(accesses: Accesses, c: Contraction) -> bool:
         and linear(accesses, accesses.loads[p.right].offset, c.columns) == 1
         for p in c.products
     )
-
-
-def _many(accesses: Accesses, axes: tuple[str, ...]) -> bool:
-    points = product(accesses.comp.extent(a) for a in axes)
-    return not isinstance(points, int) or points > _FEW
 
 
 def factor(body: tuple[Instr, ...], value: Value) -> Value | None:

@@ -129,6 +129,7 @@ def _results(function, args):
 
 @pytest.mark.parametrize(("m", "k", "n", "exchanged"), [
     (1024, 512, 256, True), (64, 512, 256, False), (1024, 512, 64, False),
+    (4194240, 32, 128, True), (4194241, 32, 128, False),
 ])  # fmt: skip
 def test_sides_are_exchanged_where_a_right_factor_lies_along_the_columns(m, k, n, exchanged):
     """Not of few rows or columns, which are one tile."""
@@ -138,6 +139,13 @@ def test_sides_are_exchanged_where_a_right_factor_lies_along_the_columns(m, k, n
         accesses, contraction = parts(cases.Case("made", comp, graph.buffers, {}, {}))
         left = accesses.comp.body[contraction.products[0].left_load].buffer
         assert (left == graph.inputs[1]) == turned
+
+
+def test_rows_that_are_not_known_keep_their_sides():
+    """They may be more than a grid has tiles of columns for."""
+    case = cases.linear("s0", 256, 512, "f32", right="kn", sizes={"s0": 1024})
+    accesses, contraction = parts(case)
+    assert accesses.comp.body[contraction.products[0].left_load].buffer == "x"
 
 
 def test_sums_of_columns_keep_their_sides():

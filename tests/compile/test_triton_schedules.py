@@ -298,7 +298,6 @@ def test_lanes_lie_along_an_odd_number_of_neighbours(monoid, outer, length, inne
     assert int(layout) == min(32, found.block_rows)
 
 
-
 @pytest.mark.parametrize(("monoid", "length"), [("sum", 128), ("sum", 1000), ("logaddexp", 128)])
 def test_scans_have_lanes_along_an_odd_number_of_neighbours_too(monoid, length):
     one = cases.middle_scan(monoid, 64, length, 251)

@@ -77,8 +77,8 @@ class _Made:
         key = self._key(node, factors)
         if key not in self.known:
             self.known[key] = self._best(node, factors)
-        made = self._with(node, factors, self.known[key])
-        if made is None or not self.known[key]:
+        made = self._with(node, factors, self.known[key]) if self.known[key] else None
+        if made is None:
             return [node]
         graph, new = made
         self.copies |= new

@@ -396,9 +396,10 @@ def _partials(facts: _Facts, device: Target) -> float:
 def _rows_adjacent(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> int:
     """Rows that follow each other in memory, where it runs across them: along the innermost of
     their axes, on a GPU also along those around it that continue it (groups of channels)."""
-    if facts.inner not in facts.frame.rows:
+    columns = facts.frame.columns
+    if not columns or facts.inner not in facts.frame.rows:
         return 1
-    run, columns = facts.extents[facts.inner], facts.frame.columns
+    run = facts.extents[facts.inner]
     for access in _accesses(comp) if device.kind == "cuda" else ():
         buffer = buffers[access.buffer]
         step = {n: _stride(access, n, buffer, hints) for n in (*facts.frame.rows, *columns)}

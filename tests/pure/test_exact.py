@@ -261,6 +261,29 @@ def test_a_program_may_keep_what_eager_rounds_away():
     assert (found[found < 0.5] > 1e-8).any()
 
 
+def test_what_follows_a_cast_to_16_bits_may_be_wider_than_in_eager():
+    def model(x, wide=torch.bfloat16):
+        y = 1.1 * x.to(torch.bfloat16).to(wide)
+        return (y * y).float()
+
+    report = verify(model, partial(model, wide=torch.float32), torch.randn(300))
+    assert report.ok and report.worst.eager_l2 > 1e-3 > 1e-6 > report.worst.fused_l2
+
+
+def test_a_cast_to_16_bits_rounds_in_float64_too():
+    def model(x):
+        return x.bfloat16().float() + 1
+
+    assert verify(model, model, torch.randn(300)).worst.eager_l2 < 1e-6
+    assert not verify(model, lambda x: x + 1, torch.randn(300)).ok
+
+
+def test_verify_of_a_buffer_that_is_expanded():
+    model = nn.Linear(3, 3)
+    model.register_buffer("rows", torch.arange(3.0)[:, None].expand(3, 3))
+    assert verify(model, model, torch.randn(2, 3)).ok
+
+
 def test_verify_without_float64():
     def picky(x):
         if x.dtype == torch.float64:

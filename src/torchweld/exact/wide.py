@@ -3,26 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from torchweld.exact.trees import map_tensors
+
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-_HALVES = {torch.float16: torch.float64, torch.bfloat16: torch.float64}
+_HALVES = (torch.float16, torch.bfloat16)
 _CASTS = {torch.Tensor.float: torch.float32, torch.Tensor.half: torch.float16,
           torch.Tensor.bfloat16: torch.bfloat16, torch.Tensor.cfloat: torch.complex64}  # fmt: skip
 
 
 def widened(call: Callable, halves: bool = False) -> Callable:
     """`call`, in which float32 is float64 where it is named or a default, and complex numbers of it
-    likewise; `halves`: types of 16 bits, too, which else round as they do in eager."""
-    images = _WIDE | (_HALVES if halves else {})
+    likewise. `halves`: where a type of 16 bits is named, numbers are rounded to it and are float64
+    from there on; else what follows is of 16 bits, and rounds wherever eager does."""
 
     def run(*args, **kwargs):
-        with _default_float64(), _Widen(images):
+        with _default_float64(), _Widen(halves):
             return call(*args, **kwargs)
 
     return run
@@ -51,20 +53,27 @@ def _rms_norm(input, normalized_shape, weight=None, eps=None):
 
 
 class _Widen(TorchFunctionMode):
-    """`images`: what dtypes become."""
-
-    def __init__(self, images: Mapping[torch.dtype, torch.dtype]) -> None:
+    def __init__(self, halves: bool) -> None:
         super().__init__()
-        self._images = images
+        self._halves = halves
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if _CASTS.get(func) in self._images:
+        if func in _CASTS:
             func, args = torch.Tensor.to, (args[0], _CASTS[func])
-        named = {name: self._wide(value) for name, value in (kwargs or {}).items()}
-        return func(*map(self._wide, args), **named)
+        kwargs = kwargs or {}
+        named = {name: _wide(value) for name, value in kwargs.items()}
+        result = func(*map(_wide, args), **named)
+        if self._halves and any(map(_is_half, (*args, *kwargs.values()))):
+            return map_tensors(lambda t: t.double() if t.dtype in _HALVES else t, result)
+        return result
 
-    def _wide(self, value):
-        return self._images.get(value, value) if isinstance(value, torch.dtype) else value
+
+def _wide(value):
+    return _WIDE.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+def _is_half(value) -> bool:
+    return isinstance(value, torch.dtype) and value in _HALVES
 
 
 @contextmanager

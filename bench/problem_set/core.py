@@ -14,10 +14,10 @@ Made = tuple[nn.Module, list[Tensor]]
 
 @dataclass(frozen=True)
 class Problem:
-    """`make(scale)` -> (module, inputs) in float32 on the CPU; the inputs grow with
-    `scale`. `scale`: what a GPU is given; a CPU is given 1. `needs`: a package that has
-    to be installed. `trains`: some result has a gradient. `low`: in bfloat16 on a GPU unless
-    another dtype is asked for."""
+    """`make(scale)` -> (module, inputs) on the CPU, in float32 unless a file says
+    otherwise; the inputs grow with `scale`. `scale`: what a GPU is given; a CPU is given 1.
+    `needs`: a package that has to be installed. `trains`: some result has a gradient. `low`: in
+    bfloat16 on a GPU unless another dtype is asked for."""
 
     name: str
     group: str
@@ -88,7 +88,7 @@ def weight(*shape: int, std: float = 1.0) -> nn.Parameter:
 
 def build(problem: Problem, device: str, dtype: torch.dtype | None, train: bool) -> Built:
     """The problem with the same numbers at each call and on each device. `dtype`: of parameters and
-    floating inputs; None for the usual one. When training, dropout layers drop nothing."""
+    floating inputs; None for the usual ones. When training, dropout layers drop nothing."""
     torch.manual_seed(0)
     module, inputs = problem.make(1 if device == "cpu" else problem.scale)
     dtype = dtype or usual_dtype(problem, device)
@@ -100,11 +100,12 @@ def build(problem: Problem, device: str, dtype: torch.dtype | None, train: bool)
     return Built(module.train(train), moved)
 
 
-def usual_dtype(problem: Problem, device: str) -> torch.dtype:
-    return torch.bfloat16 if problem.low and device != "cpu" else torch.float32
+def usual_dtype(problem: Problem, device: str) -> torch.dtype | None:
+    """None for those that it is made in."""
+    return torch.bfloat16 if problem.low and device != "cpu" else None
 
 
-def _to(tensor: object, device: str, dtype: torch.dtype) -> object:
+def _to(tensor: object, device: str, dtype: torch.dtype | None) -> object:
     if not isinstance(tensor, Tensor):  # a number, in a file of others
         return tensor
     return tensor.to(device, dtype if tensor.is_floating_point() else None)

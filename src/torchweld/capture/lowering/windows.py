@@ -147,8 +147,10 @@ def _max_pool(
     if not spec.dtype.is_float:
         raise NotLowered("a pooling of numbers that are no floats")
     if math.prod(kernel) > largest:
-        if spec.device != "cpu" or placed:
+        if placed:
             raise NotLowered("a pooling with a large window")
+        if _is_apart(x, kernel, steps, padding) and set(dilation) == {1}:
+            return [_of_parts(call, x, kernel, reductions.amax), None]
         nest, whole = _by_axes(call, x, "max", kernel, steps, padding, dilation, fill)
         return call.finish_all(nest, [(whole, range(x.rank)), None])
     if placed and not taps and spec.device == "cpu":
@@ -229,16 +231,15 @@ def average(
     taps = math.prod(kernel)
     plain = divisor_override is None
     if taps > _LARGEST_AVERAGE and plain and _is_apart(x, kernel, steps, padding):
-        return _mean_of_parts(call, x, kernel)
+        return _of_parts(call, x, kernel, reductions.mean)
     uneven = plain and (ceil_mode or (any(padding) and not count_include_pad))
-    large = taps > _LARGEST_AVERAGE
-    if not call.out.dtype.is_float or (large and call.out.device != "cpu"):
-        raise NotLowered("a pooling of many elements")
+    if not call.out.dtype.is_float:
+        raise NotLowered("a pooling of numbers that are no floats")
     if uneven and not _is_known(x, rank):
         raise NotLowered("a pooling with windows of several sizes")
     fill = 0.0 if any(padding) or ceil_mode else None
     how, dims = (kernel, steps, padding, (1,) * rank, fill), range(x.rank)
-    if large:
+    if taps > _LARGEST_AVERAGE:
         nest, total = _by_axes(call, x, "sum", *how)
     else:
         nest = call.nest(call.out.shape, extra=[(x, rows_alone(x, rank))])
@@ -263,12 +264,13 @@ def _is_apart(x: Tensor, kernel, steps, padding) -> bool:
     return divide and x.dtype.is_float and kernel == steps and not any(padding)
 
 
-def _mean_of_parts(call: Call, x: Tensor, kernel) -> Tensor:
-    """[..., H, W] -> [..., H / kernel, kernel, W / kernel, kernel], and the mean of the windows."""
+def _of_parts(call: Call, x: Tensor, kernel, reduction: Callable[..., Tensor]) -> Tensor:
+    """[..., H, W] -> [..., H / kernel, kernel, W / kernel, kernel], and what its windows have in
+    all."""
     first, shape = x.rank - len(kernel), list(x.shape)
     sides = [n for size, k in zip(shape[first:], kernel) for n in (size // k, k)]
     parts = call.reshaped(x, (*shape[:first], *sides))
-    return reductions.mean(call, parts, range(first + 1, parts.rank, 2))
+    return reduction(call, parts, range(first + 1, parts.rank, 2))
 
 
 def rows_alone(x: Tensor, rank: int) -> list[int | None]:
@@ -305,7 +307,8 @@ def _by_axes(
     """What windows that are too large to be written out have in all, and the nest that it is in:
     along one axis of the image after the other, which is exact for maxima and no less so for sums.
     `fill`: outside the image; None if no window reaches there."""
-    first, compute = x.rank - len(kernel), dtypes.compute(x.dtype)
+    first = x.rank - len(kernel)
+    between = x.dtype if monoid == "max" else dtypes.compute(x.dtype)
     moved = [d for d in range(len(kernel)) if (kernel[d], steps[d], padding[d]) != (1, 1, 0)]
     by_steps = sorted(moved, key=lambda d: (-steps[d], d))  # the sooner there are few
     shape = list(x.shape)
@@ -316,7 +319,7 @@ def _by_axes(
         line = replace(line, fill=None) if line.stays_inside(shape[at]) else line
         nest, total = _along(call, x, shape, at, monoid, line)
         if d != by_steps[-1]:
-            made = Spec(tuple(shape), contiguous_strides(shape), compute, x.device)
+            made = Spec(tuple(shape), contiguous_strides(shape), between, x.device)
             x = nest.store(total, made, range(len(shape)))
             nest.close()
     return nest, total

@@ -125,6 +125,12 @@ _NARROW_BLOCKS = {
     (True, "once"): (1.25, 256), (True, "several"): (1.25, PERSISTENT_COLUMNS),
     (False, "once"): (1.5, PERSISTENT_COLUMNS), (False, "again"): (1.75, PERSISTENT_COLUMNS),
 }  # fmt: skip
+# Sums over rows beside whole rows, where memory runs along the rows: of up to so many columns, the
+# points of a program, its warps, programs for each multiprocessor. `x = s * (a * r).sum(0)` with
+# `(a * x).sum(1)`, us on an H200, as other rows are and so, in float32 and bfloat16: 509 x 24593 68
+# and 20, 25 and 12; 60 x 200001 125 and 21, 12 and 14; 128 x 100000 20 and 17, 19 and 12;
+# 1000 x 40000 88 and 64, 87 and 52.
+_SUMS_ACROSS = {256: (4096, 4, 4), 1024: (8192, 8, 2)}
 # Partial sums of a row, of about so many shares: one program adds them up, 128 at a time. Sums of
 # 400,009 rows of 37 in float32, us on an H200: 44 with 1389 shares, 24 with 528.
 _MOST_SHARES = 384
@@ -173,10 +179,15 @@ def _across_memory(
     rows, columns = accesses.frame.rows, accesses.frame.columns
     if not rows or all(a.offset.axes.isdisjoint(columns) for a in accesses.all):
         return None
-    along = max(_near_traffic(accesses, c, hints) for c in columns)
-    across = _near_traffic(accesses, rows[-1], hints)
+    along, across = _traffic(accesses, hints)
     tile = _tile(accesses, hints, sm_count) if 4 * across >= along else None
     return tile or (_outer(accesses, hints, sm_count, split) if across > along else None)
+
+
+def _traffic(accesses: Accesses, hints: Mapping[str, int]) -> tuple[int, int]:
+    """Bytes moved along the columns, of the axis that has most, and along the last of the rows'."""
+    along = max(_near_traffic(accesses, c, hints) for c in accesses.frame.columns)
+    return along, _near_traffic(accesses, accesses.frame.rows[-1], hints)
 
 
 def _near_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
@@ -237,8 +248,7 @@ def _in_narrow_blocks(
         return None
     whole, (least, widest) = next_pow2(length), found
     block = min(whole, widest)
-    while block > _LEAST_BLOCK and -(-length // block) * block * _BUSY > length:
-        block //= 2
+    block = _busy_block(block, length)
     points = min(_NARROW_POINTS, 32 * _NARROW_WARPS * _most_of_sums(accesses))
     rows = max(1, points // block)
     saves = whole >= least * length and -(-length // block) * block <= _BUSY * whole
@@ -246,6 +256,13 @@ def _in_narrow_blocks(
         return None
     frame = accesses.frame
     return Schedule("looped", frame.rows, frame.columns, rows, block, _NARROW_WARPS)
+
+
+def _busy_block(block: int, length: int) -> int:
+    """As many of `block` columns at a time as leave most lanes of a loop over `length` at work."""
+    while block > _LEAST_BLOCK and -(-length // block) * block * _BUSY > length:
+        block //= 2
+    return block
 
 
 def _reading(accesses: Accesses) -> str:
@@ -428,7 +445,7 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
         return held
     length = size.hint(length, hints)
     points, warps = _points_of_loop(accesses)
-    block = min(next_pow2(length), max(32, points // block_rows))
+    block = _busy_block(min(next_pow2(length), max(32, points // block_rows)), length)
     while block > 1 and block * block_rows > most_points(accesses, hints) * 32 * warps:
         block //= 2
     whole = Schedule("looped", rows, columns, block_rows, block, warps)
@@ -606,6 +623,7 @@ def _loop_apart(
     while split and block > 32 and 2 * apart * -(-across // block) < wanted:
         block //= 2
     columns = min(next_pow2(length), max(32, _points_of_loop(accesses)[0] // block))
+    columns = _busy_block(columns, length)
     while columns > 1 and columns * block > most_points(accesses, hints) * 32 * made.num_warps:
         columns //= 2
     splits = _splits(apart * -(-across // block), length, columns, wanted) if split else 1
@@ -641,6 +659,8 @@ def column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int)
     rows, columns = accesses.frame.rows, accesses.frame.columns
     block = next_pow2(extent(accesses, columns))
     count = size.hint(extent(accesses, rows), hints)
+    if found := _sums_across(accesses, block, count, hints, sm_count):
+        return found
     wide = _width(accesses) >= 8  # float32: tiles that run ahead fill shared memory with few rows
     dense = wide and block <= 256
     many = not wide and _widest(accesses) > 2 and count >= _MANY_ROWS * sm_count
@@ -662,6 +682,23 @@ def column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int)
     ahead = (4, 3) if several else ()  # two are slower than none
     deeper = (replace(made, stages=n) for n in ahead)
     return next((s for s in deeper if valid(s, accesses)), made)
+
+
+def _sums_across(
+    accesses: Accesses, block: int, count: int, hints: Mapping[str, int], sm_count: int
+) -> Schedule | None:
+    """Of `count` rows that lie beside each other in memory: as many at a time as fill sectors of
+    it. None for others, and for many columns. Loads do not run ahead: they would be copied number
+    by number."""
+    along, across = _traffic(accesses, hints)
+    how = next((how for most, how in _SUMS_ACROSS.items() if block <= most), None)
+    if how is None or across <= along:
+        return None
+    points, warps, each = how
+    block_rows = max(1, points // block)
+    programs = _equal_shares(-(-count // block_rows), each * sm_count, each * sm_count * 9 // 10)
+    frame = accesses.frame
+    return Schedule("persistent", frame.rows, frame.columns, block_rows, block, warps, programs)
 
 
 def _in_words(accesses: Accesses) -> bool:

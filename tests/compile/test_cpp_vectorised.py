@@ -100,6 +100,25 @@ comp norm [i:100, j:512] {
 """,
         {"x": ((100, 512), d.bf16), "y": ((100, 512), d.bf16)},
     ),
+    "powers of numbers that are compared with their bounds": (
+        """
+comp curve [i:4096] {
+  %0 = load x[i] : f32
+  %1 = const 0.04 : f32
+  %2 = maximum %0 %1 : f32
+  %3 = const 2.4 : f32
+  %4 = pow %2 %3 : f32
+  %5 = le %0 %1 : b1
+  %6 = where %5 %0 %4 : f32
+  %7 = maximum %6 %1 : f32
+  %8 = pow %7 %3 : f32
+  %9 = le %6 %1 : b1
+  %10 = where %9 %6 %8 : f32
+  store y[i] %10
+}
+""",
+        {"x": ((4096,), d.f32), "y": ((4096,), d.f32)},
+    ),
     "odd rows": (
         """
 comp softmax [i:100, j:127] {

@@ -169,6 +169,15 @@ def test_transposed(batch, shape, channels, how):
     assert [type(n) for n in _nodes(fused)] == [Comp]
 
 
+@pytest.mark.parametrize("how", [dict(padding=(1,)), dict(stride=(2,)), dict(dilation=[2])])
+@pytest.mark.parametrize("call", [F.conv2d, F.conv_transpose2d])
+def test_one_number_for_all_sides(call, how):
+    x, w = torch.randn(2, 6, 9, 10), torch.randn(6, 6, 3, 3)
+    fused = torchweld.fuse(lambda x, w: call(x, w, **how).tanh())
+    torch.testing.assert_close(fused(x, w), call(x, w, **how).tanh())
+    assert [type(n) for n in _nodes(fused)] == [Comp]
+
+
 def _random_convolution(draw: random.Random) -> tuple[nn.Module, torch.Tensor]:
     """Of any rank, in groups, with strides and gaps, transposed or not."""
     rank, groups, transposed = draw.randint(1, 3), draw.choice([1, 1, 2, 3]), draw.random() < 0.5

@@ -58,6 +58,8 @@ def test_repeated_indices_are_read_once():
         lambda x: x.index_select(1, torch.arange(6)[::2]),
         lambda x: x.gather(0, torch.full((2, 7), 4)),
         lambda x: x[x.argmax(0)],
+        lambda x: x[0][x.topk(3, 1)[1]],
+        lambda x: x[0][x.kthvalue(3, 1)[1]],
         lambda x: x[(x * 100).long().clamp(-5, 4)],
         lambda x: x.index_select(0, (x[0] * 9).long() % 3 + 2),
         lambda x: x.index_select(0, torch.where(x[0] > 0, 3, 1)),
@@ -71,10 +73,25 @@ def test_what_is_in_range_by_its_making_is_not_checked(function):
 @pytest.mark.parametrize(
     "function",
     [
+        lambda x: x.gather(0, x.sort(0)[1]),
+        lambda x: x[torch.sort(x[:, 0], stable=True, descending=True)[1]],
+        lambda x: x[0][x.sort(stable=True, dim=1)[1]],
+        lambda x: x.gather(1, x.cummax(1)[1]),
+    ],
+)
+def test_places_that_calls_find_are_not_checked(function):
+    assert checks(function, X) == []
+    check(function, X, all_lowered=False)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
         lambda x: x[(x * 100).long().clamp(0, 5)],
         lambda x: x[(x * 100).long().clamp(min=0)],
         lambda x: x[(x * 100).long() % 6],
         lambda x: x[x.argmax(0) + 1],
+        lambda x: x[x.sort(1)[1]],
         lambda x: x[(x * 100).int().abs()],
     ],
 )

@@ -32,6 +32,11 @@ _STRIDED_KEYS = ("aten._scaled_dot_product_", "aten.scaled_dot_product_attention
 _PAIRS = "aten.view_as_real.default"
 SAME, ANY, WRITTEN = "eager's strides", "any strides", "in place"
 ROWS, DENSE = "unit last stride", "unit last stride, no gaps; the result follows"
+# Which of their arguments is the weight, and which have a number for each side.
+_CONVOLUTIONS = {
+    "aten.convolution.default": (1, (3, 4, 5, 7)),
+    "aten.convolution_backward.default": (2, (4, 5, 6, 8)),
+}
 _ATTRS = {torch.device: "device", torch.layout: "layout", torch.memory_format: "memory_format"}
 
 
@@ -44,6 +49,7 @@ def emit(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -> o
         writer.convert(a, _layout_of(schema.arguments[k], layouts(k)))
         for k, a in enumerate(node.args)
     )
+    args = _for_each_side(target, args)
     named = {a.name: a for a in schema.arguments}
     kwargs = tuple(
         (k, writer.convert(v, _layout_of(named[k], SAME))) for k, v in node.kwargs.items()
@@ -64,6 +70,18 @@ def emit(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -> o
         for k, o in enumerate(outputs)
     )
     return results if isinstance(call.value, (tuple, list)) else results[0] if results else None
+
+
+def _for_each_side(target: str, args: tuple[Arg, ...]) -> tuple[Arg, ...]:
+    """A convolution takes one number for all sides of an image (`padding=(1,)`); what reads its
+    arguments finds one for each."""
+    if target not in _CONVOLUTIONS:
+        return args
+    weight, places = _CONVOLUTIONS[target]
+    sides = len(args[weight].shape) - 2
+    return tuple(
+        arg * sides if k in places and len(arg) == 1 else arg for k, arg in enumerate(args)
+    )
 
 
 def _written_argument(node: torch.fx.Node, k: int) -> torch.fx.Node | None:

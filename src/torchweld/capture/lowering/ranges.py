@@ -23,10 +23,17 @@ from torchweld.capture.lowering.nest import Nest, Spec, aligned
 from torchweld.core import dtypes
 from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.interval import Bounds, stored_bounds, type_bounds
-from torchweld.ir.nodes import Comp, Extern, View
+from torchweld.ir.nodes import Comp, Extern, Node, View
 from torchweld.ir.size import Size
 from torchweld.ir.views import Fill, Iota, Tensor
 
+# Calls whose second result is places along a dimension of their first argument: which of the other
+# arguments that is (by name in sort.stable).
+_PLACES = {
+    "aten.sort.default": 0, "aten.sort.stable": 0, "aten.mode.default": 0, "aten.median.dim": 0,
+    "aten.nanmedian.dim": 0, "aten.cummax.default": 0, "aten.cummin.default": 0,
+    "aten.topk.default": 1, "aten.kthvalue.default": 1,
+}  # fmt: skip
 
 def in_range(index: Expr, size: Size, wrap: bool = True, guarded: bool = False) -> Expr:
     """An i64 index inside [0, size): the nearest. `guarded`: whoever reads or writes by it asks
@@ -112,21 +119,35 @@ def is_within(graph: GraphBuilder, index: Tensor, lowest: Size, extent: Size) ->
 
 
 def _bounds_of(graph: GraphBuilder, buffer: str) -> Bounds | None:
-    """What is known of a buffer's elements from the Comps that make it."""
+    """What is known of a buffer's elements from what makes it."""
     known: dict[str, Bounds | None] = {}
     todo = [buffer]
     while todo:  # no recursion: indices may be computed by thousands of operations
         name = todo[-1]
         maker, *others = graph.writers(name) or (None,)
-        alone = isinstance(maker, Comp) and not others and name not in graph.mutated
-        missing = [b for b in maker.reads if b not in known] if alone else []
+        if others or name in graph.mutated:
+            maker = None
+        computed = isinstance(maker, Comp)
+        missing = [b for b in maker.reads if b not in known] if computed else []
         if name not in known and missing:
             known[name] = None  # until it is found: no Comp reads what it writes
             todo += missing
             continue
         todo.pop()
-        known[name] = stored_bounds(maker, name, known.get) if alone else None
+        known[name] = (
+            stored_bounds(maker, name, known.get) if computed else _bounds_of_places(maker, name)
+        )
     return known[buffer]
+
+
+def _bounds_of_places(maker: Node | None, buffer: str) -> Bounds | None:
+    """Of the places that a library call finds things at, along one dimension of its operand."""
+    if not isinstance(maker, Extern) or maker.target not in _PLACES or buffer == maker.outputs[0]:
+        return None
+    (operand, *others), at = maker.args, _PLACES[maker.target]
+    given = others[at] if at < len(others) else dict(maker.kwargs).get("dim", -1)
+    extent = operand.shape[given] if operand.shape else 1
+    return (0, extent - 1) if isinstance(extent, int) else None
 
 
 def _ends(index: Tensor) -> tuple[Size, Size] | None:

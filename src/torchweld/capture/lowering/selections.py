@@ -54,14 +54,14 @@ _Found = tuple[Expr, Expr]  # an element and its place
 def topk(call: Call, x: Tensor, k: int, d: int = -1, largest: bool = True, sorted: bool = True):
     """In order, asked for or not."""
     d, nest = _rows(call, x, d, k)
-    found = list(islice(_first(nest, d, nest.read(x, exact=True), largest), k))
+    found = list(islice(_first(nest, d, nest.read(x, exact=True), _length(x, d), largest), k))
     return _stored(call, nest, d, list(zip(*found)))
 
 
 @lowers("aten.kthvalue.default")
 def kthvalue(call: Call, x: Tensor, k: int, d: int = -1, keepdim: bool = False):
     d, nest = _rows(call, x, d, k)
-    found = _nth(nest, d, nest.read(x, exact=True), k)
+    found = _nth(nest, d, nest.read(x, exact=True), _length(x, d), k)
     return call.finish_all(nest, [(f, kept(x.rank, (d,), keepdim)) for f in found])
 
 
@@ -72,7 +72,7 @@ def median(call: Call, x: Tensor, d: int, keepdim: bool = False):
     k = (length + 1) // 2 if isinstance(length, int) else _MOST_TAKEN + 1
     d, nest = _rows(call, x, d, k)
     value = nest.read(x, exact=True)
-    middle, at = _nth(nest, d, value, k)
+    middle, at = _nth(nest, d, value, length, k)
     if x.dtype.is_float:
         place = nest.position(d)
         nan = nest.reduce("min", where(value.ne(value), place, length), [d])
@@ -102,7 +102,7 @@ def _with_all(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor |
     """In the kernel of what makes them and of what reads them."""
     nest = call.nest(x.shape, x, single=(d,))
     found = nest.scan("sort", _both(nest, nest.read(x, exact=True), d, descending), d)
-    return _told(call, nest, found, x.dtype, descending)
+    return _told(call, nest, found, x.dtype, descending, x.shape[d])
 
 
 def _apart(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor | None, ...]:
@@ -117,11 +117,11 @@ def _apart(call: Call, x: Tensor, d: int, descending: bool) -> tuple[Tensor | No
     found = nest.store(nest.scan("sort", nest.read(keys), x.rank - 1), spec)
     nest.close()
     nest = call.nest(x.shape, extra=[(found, tuple(order))])
-    return _told(call, nest, nest.read(found, order), x.dtype, descending)
+    return _told(call, nest, nest.read(found, order), x.dtype, descending, x.shape[d])
 
 
 def _told(
-    call: Call, nest: Nest, found: Expr, kind: DType, descending: bool
+    call: Call, nest: Nest, found: Expr, kind: DType, descending: bool, length: int
 ) -> tuple[Tensor | None, ...]:
     """The elements and places of sorted integers."""
     _, half = _word(kind)
@@ -129,8 +129,14 @@ def _told(
     value = _of_key(-1 - key if descending else key, kind)
     if kind.is_float:
         value = where((rest & rest.lift(1)).ne(0), -0.0, value)
-    place = rest.op("shr", 1).to(dtypes.i64)
+    place = _place(rest.op("shr", 1), length)
     return call.finish_all(nest, [(value, None), (place, None)])
+
+
+def _place(found: Expr, length: int) -> Expr:
+    """The place in a row of so many elements, in words that say so: who reads something by it need
+    not look whether it is inside."""
+    return found.to(dtypes.i64).minimum(length - 1)
 
 
 def _both(nest: Nest, x: Expr, d: int, descending: bool) -> Expr:
@@ -192,12 +198,12 @@ def _stored(
     return tuple(made)
 
 
-def _nth(nest: Nest, d: int, x: Expr, k: int) -> _Found:
+def _nth(nest: Nest, d: int, x: Expr, length: int, k: int) -> _Found:
     """The k-th smallest."""
-    return next(islice(_first(nest, d, x, largest=False), k - 1, None))
+    return next(islice(_first(nest, d, x, length, largest=False), k - 1, None))
 
 
-def _first(nest: Nest, d: int, x: Expr, largest: bool) -> Iterator[_Found]:
+def _first(nest: Nest, d: int, x: Expr, length: int, largest: bool) -> Iterator[_Found]:
     """The elements along dimension d and their places, in order. Places count down where the
     largest come first, so that the first of equals does."""
     dtype, half = _word(x.dtype)
@@ -207,8 +213,9 @@ def _first(nest: Nest, d: int, x: Expr, largest: bool) -> Iterator[_Found]:
     left = both
     while True:
         found = nest.reduce("max" if largest else "min", left, [d])
-        at = (found & found.lift(mask)).to(dtypes.i64)
-        yield _of_key(found.op("shr", half), x.dtype), mask - at if largest else at
+        at = found & found.lift(mask)
+        at = _place(mask - at if largest else at, length)
+        yield _of_key(found.op("shr", half), x.dtype), at
         left = where(both < found if largest else both > found, both, end)
 
 

@@ -128,6 +128,10 @@ def test_other_ranks(batch, shape, channels, how):
         (1, (9, 31, 17), 27, dict(kernel_size=2, stride=3, groups=3)),
         (2, (20, 12, 12), 5, dict(kernel_size=3, groups=5, padding=1)),
         (1, (30, 40, 40), 1, dict(kernel_size=3)),
+        (2, (3, 37, 71), 3, dict(kernel_size=(11, 1), groups=3, bias=False)),
+        (2, (3, 37, 71), 3, dict(kernel_size=(1, 11), padding=(0, 5), groups=3)),
+        (2, (4, 33, 67), 4, dict(kernel_size=5, padding=2, dilation=2, groups=4)),
+        (3, (1, 50, 66), 2, dict(kernel_size=3, padding=1)),
     ],
 )
 def test_groups_and_few_channels(batch, shape, channels, how):

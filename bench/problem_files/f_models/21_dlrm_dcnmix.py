@@ -129,7 +129,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    B, hot = 157, 3
+    B, hot = 509, 4
     sizes = [40, 300, 1000, 12, 5000, 700, 90]
     lengths = (torch.arange(B) % hot) + 1
     offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)[:-1]])
@@ -139,4 +139,4 @@ def get_inputs():
 
 
 def get_init_inputs():
-    return [13, [40, 300, 1000, 12, 5000, 700, 90], 32, [128, 64], [256, 128], 32, 3, 2, 2000]
+    return [13, [40, 300, 1000, 12, 5000, 700, 90], 48, [256, 128], [384, 192], 48, 4, 3, 2000]

@@ -1,13 +1,14 @@
-"""Depthwise convolutions on a GPU as pointwise work: a few elements of one channel, multiplied and
+"""Depthwise convolutions as pointwise work: a few elements of one channel, multiplied and
 added.
 
     before: y = convolution(x[n, c, h, w], v[c*m, 1, 3, 3], groups c)
     after:  y[n, c*m, h, w] = x[n, c, h-1, w-1] * v[c*m, 0, 0, 0] + ... eight more
 
-There is nothing for tensor cores in them: each element of a window is multiplied by one number.
-Nor is there in convolutions without groups of a few channels to a few, which filter images. As
-pointwise work they are fused with what is before and after them. cuDNN has a slow kernel for some
-of those whose channels lie innermost: of FastViT-T12 (16 images, bf16, H100) it took 7.1 of 8.4 ms.
+On a GPU, there is nothing for tensor cores in them: each element of a window is multiplied by one
+number. Nor is there in convolutions without groups of a few channels to a few, which filter images.
+As pointwise work they are fused with what is before and after them. cuDNN has a slow kernel for
+some of those whose channels lie innermost: of FastViT-T12 (16 images, bf16, H100) it took 7.1 of
+8.4 ms. On a CPU, vectors of channels have little to do for images of three (a blur, SSIM).
 
 The gradient of such an image is a convolution that is turned around, and so are transposed ones:
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 
 from torchweld.core import dtypes
@@ -33,21 +34,34 @@ from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value
 from torchweld.passes.depthwise_weights import weight_sums
+from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, all_of, call_of, edges, on_buffer
-from torchweld.templates.conv.depthwise import is_pointwise, is_summed, pointwise_gradient
+from torchweld.templates.conv.depthwise import (
+    is_pointwise,
+    is_pointwise_on_cpu,
+    is_summed,
+    pointwise_gradient,
+)
 from torchweld.templates.conv.gradient import IMAGE, WEIGHT, weight_gradient, without
 
 _SIDES = "dhw"
 
 
-def depthwise_written_out(graph: Graph, options: Options) -> Graph:
-    """`graph` with such convolutions, and gradients of their images, as Comps."""
+def depthwise_written_out(graph: Graph, target: Target, options: Options) -> Graph:
+    """`graph` with such convolutions as Comps; on a GPU, gradients of their images, too."""
     if not options.fuse or options.numerics != "contract":
         return graph
+    change = partial(_changed_on_cpu, lanes=target.lanes) if target.kind == "cpu" else _changed
     nodes: list[Node] = []
     for node in graph.nodes:
-        nodes += _changed(node, graph.buffers) if isinstance(node, Extern) else [node]
+        nodes += change(node, graph.buffers) if isinstance(node, Extern) else [node]
     return replace(graph, nodes=tuple(nodes))
+
+
+def _changed_on_cpu(node: Extern, buffers: dict[str, Buffer], lanes: int) -> list[Node]:
+    call = call_of(node)
+    wanted = is_pointwise_on_cpu(call, buffers, lanes) and buffers[node.outputs[0]].strides[-1] == 1
+    return [_written_out(node, call, buffers) or node] if wanted else [node]
 
 
 def _changed(node: Extern, buffers: dict[str, Buffer]) -> list[Node]:

@@ -127,7 +127,7 @@ PASSES: dict[str, Pass] = {
         Pass("narrow groups", "convolutions in groups of few channels -> in fewer, wider groups",
              _graph(lambda g, c: wide_groups(g, c.target, c.options))),
         Pass("depthwise", "convolutions of each channel alone -> pointwise work",
-             _graph(lambda g, c: depthwise_written_out(g, c.options))),
+             _graph(lambda g, c: depthwise_written_out(g, c.target, c.options))),
         Pass("statistics", "norms over many pixels -> statistics, then their application",
              _graph(lambda g, c: statistics_apart(g, c.target))),
         Pass("contiguous rows", "permuted temporaries -> in the order of their reductions",

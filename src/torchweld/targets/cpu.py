@@ -17,9 +17,9 @@ _TEMPLATES = (
     "sorting", "gemm/dequantised", "gemm/cpu", "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "widen", "paddings", "gradients", "slices", "channels last", "contiguous rows",
-    "scores", "row totals", "plan", "row chunks", "dequantised weights", "products",
-    "own convolutions", "channel groups", "activations in calls", "steps", "stacks",
+    "rewrite", "widen", "paddings", "gradients", "slices", "channels last", "depthwise",
+    "contiguous rows", "scores", "row totals", "plan", "row chunks", "dequantised weights",
+    "products", "own convolutions", "channel groups", "activations in calls", "steps", "stacks",
     "overwrite operands", "side by side", "lone functions",
 )  # fmt: skip
 

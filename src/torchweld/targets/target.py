@@ -57,3 +57,8 @@ class Target:
     def begins_early(self) -> bool:
         """Whether a kernel can start while the one before still runs: from Hopper on."""
         return self.capability >= (9, 0)
+
+    @property
+    def lanes(self) -> int:
+        """Numbers of float32 in a vector of a CPU."""
+        return 16 if "avx512" in self.features else 8 if "avx2" in self.features else 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -17,7 +18,11 @@ from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Extern, Load
 from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.taps import taps_apart
+from torchweld.targets.cpu import cpu_target
+from torchweld.targets.find import named_target
 
+H100 = named_target("H100")
+CPU = replace(cpu_target(1), features=("avx2", "avx512"))
 CONVOLVE = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
 CASES = [
     ((2, 6, 9, 7), (6, 1, 3, 3), dict(padding=1)),
@@ -42,7 +47,7 @@ def made(shape, weight, how, bias=False, last=False, dtype=torch.float32):
         return torch.relu(CONVOLVE[x.dim()](torch.tanh(x), w, b, groups=x.shape[1], **how))
 
     before = lower(capture(function, *args), Options()).graph
-    after = depthwise_written_out(before, Options())
+    after = depthwise_written_out(before, H100, Options())
     check_graph(after)
     return before, after, args
 
@@ -77,7 +82,7 @@ def test_a_few_channels_to_a_few(shape, weight, how, transposed, bias):
     args = [torch.randn(n) for n in (shape, weight, *[(results,)] * bias)]
     captured = capture(lambda *args: torch.relu(convolve(*args, **how)), *args)
     before = lower(captured, Options()).graph
-    after = depthwise_written_out(before, Options())
+    after = depthwise_written_out(before, H100, Options())
     check_graph(after)
     assert not any(isinstance(n, Extern) for n in after.nodes)
     for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
@@ -91,7 +96,7 @@ def test_a_few_channels_to_a_few(shape, weight, how, transposed, bias):
 def test_more_channels_stay_a_call(shape, weight):
     args = [torch.randn(shape), torch.randn(weight)]
     graph = lower(capture(lambda x, w: F.conv2d(x, w), *args), Options()).graph
-    assert depthwise_written_out(graph, Options()).nodes == graph.nodes
+    assert depthwise_written_out(graph, H100, Options()).nodes == graph.nodes
 
 
 @pytest.mark.parametrize(("shape", "weight", "how"), [c for c in FILTERS if c[1][0] < 4], ids=str)
@@ -113,7 +118,7 @@ def test_an_image_behind_other_rows():
 
     args = [torch.randn(2, 21, 6), torch.randn(12, 1, 3, 3)]
     before = lower(capture(function, *args), Options()).graph
-    after = depthwise_written_out(before, Options())
+    after = depthwise_written_out(before, H100, Options())
     assert not any(isinstance(n, Extern) for n in after.nodes)
     for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
@@ -129,13 +134,46 @@ def test_an_image_behind_other_rows():
 def test_what_stays_a_call(shape, weight, groups, dtype):
     args = [torch.randn(n, dtype=dtype) for n in (shape, weight)]
     graph = lower(capture(lambda x, w: F.conv2d(x, w, groups=groups), *args), Options()).graph
-    assert depthwise_written_out(graph, Options()).nodes == graph.nodes
+    assert depthwise_written_out(graph, H100, Options()).nodes == graph.nodes
+
+
+@pytest.mark.parametrize(("shape", "weight", "how", "pointwise"), [
+    ((2, 3, 97, 143), (3, 1, 11, 1), {}, True),  # a blur
+    ((2, 3, 30, 40), (3, 1, 5, 5), dict(padding=2), True),
+    ((2, 1, 60, 64), (2, 1, 3, 3), {}, True),  # Sobel
+    ((2, 8, 56, 56), (8, 1, 3, 3), dict(padding=1), True),
+    ((2, 64, 200), (64, 1, 4), dict(padding=3), True),
+    ((2, 64, 56, 56), (64, 1, 7, 1), dict(padding=(3, 0)), True),
+    ((2, 64, 56, 56), (64, 1, 3, 3), dict(padding=1), False),
+    ((2, 8, 28, 28), (8, 1, 3, 3), dict(padding=1, stride=2), False),
+    ((2, 64, 200), (64, 1, 25), dict(padding=12), False),
+    ((2, 3, 64, 64), (4, 3, 3, 3), dict(padding=1), False),
+    ((2, 3, 64, 64), (3, 1, 6, 6), {}, False),
+])  # fmt: skip
+def test_few_channels_are_pointwise_on_a_cpu(shape, weight, how, pointwise):
+    args = [torch.randn(n) for n in (shape, weight)]
+    groups = shape[1] // weight[1]
+    call = CONVOLVE[len(shape)]
+    graph = lower(capture(lambda x, w: call(x, w, groups=groups, **how), *args), Options()).graph
+    after = depthwise_written_out(graph, CPU, Options())
+    assert any(isinstance(n, Extern) for n in after.nodes) == (not pointwise)
+    if pointwise:
+        for one, other in zip(run_graph(after, args), run_graph(graph, args), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["channels last", "columns"])
+def test_images_whose_rows_do_not_lie_together_stay_calls_on_a_cpu(layout):
+    x, w = torch.randn(2, 3, 40, 50), torch.randn(3, 1, 3, 3)
+    x = x.to(memory_format=torch.channels_last) if layout == "channels last" else x.mT
+    graph = lower(capture(lambda x, w: F.conv2d(x, w, groups=3), x, w), Options()).graph
+    assert depthwise_written_out(graph, CPU, Options()).nodes == graph.nodes
 
 
 @pytest.mark.parametrize("options", [Options(fuse=False), Options(numerics="eager")], ids=repr)
 def test_options_that_keep_the_call(options):
     before, after, _ = made((2, 6, 9, 7), (6, 1, 3, 3), dict(padding=1))
-    assert depthwise_written_out(before, options).nodes == before.nodes != after.nodes
+    assert depthwise_written_out(before, H100, options).nodes == before.nodes != after.nodes
 
 
 def test_numbers_that_are_read_once_are_not_copied():
@@ -183,7 +221,7 @@ def test_transposed_ones(shape, weight, how, bias):
         return torch.relu(TRANSPOSE[x.dim()](torch.tanh(x), w, b, groups=x.shape[1], **how))
 
     before = lower(capture(function, *args), Options()).graph
-    after = depthwise_written_out(before, Options())
+    after = depthwise_written_out(before, H100, Options())
     check_graph(after)
     assert not any(isinstance(n, Extern) for n in after.nodes)
     for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
@@ -209,7 +247,7 @@ def gradients(shape, weight, how, transposed=False, last=False, groups=None):
         return torch.relu(dx), dw
 
     before = lower(capture(function, y, x, w), Options()).graph
-    after = depthwise_written_out(before, Options())
+    after = depthwise_written_out(before, H100, Options())
     check_graph(after)
     return before, after, [y, x, w]
 

@@ -29,7 +29,7 @@ def small(monkeypatch):
 
 def together(function, *args):
     graph = lower(capture(function, *args), Options()).graph
-    before = plan(depthwise_written_out(graph, Options()), H100, Options()).graph
+    before = plan(depthwise_written_out(graph, H100, Options()), H100, Options()).graph
     after = neighbours_together(before, H100)
     check_graph(after)
     for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):

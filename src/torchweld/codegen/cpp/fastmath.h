@@ -35,6 +35,9 @@ TW uint32_t tw_mask(bool b) { return b ? 0xffffffffu : 0u; }
 TW float tw_choose(bool b, float x, float y) {
   return tw_from_bits(tw_bits(y) ^ ((tw_bits(x) ^ tw_bits(y)) & tw_mask(b)));
 }
+TW double tw_choose(bool b, double x, double y) {
+  return tw_from_bits64(tw_bits64(y) ^ ((tw_bits64(x) ^ tw_bits64(y)) & (b ? ~(uint64_t)0 : 0)));
+}
 // `? :` of 16 bits is no vector operation to gcc 12
 TW uint16_t tw_choose16(bool b, uint16_t x, uint16_t y) { return (uint16_t)(y ^ ((x ^ y) & (uint16_t)-(uint16_t)b)); }
 TW float tw_zero_where(bool b, float x) { return tw_from_bits(tw_bits(x) & tw_mask(!b)); }
@@ -237,9 +240,9 @@ TW float tw_1_plus_erf(float x) {
 
 // logarithms: 0 gives -inf, negatives NaN, inf inf
 template <class T> TW T tw_log_edges(T x, T r) {
-  r = (x < (T)TW_INF ? r : x);  // NaN too
-  r = (x == 0 ? -(T)TW_INF : r);
-  return (x < 0 ? (T)__builtin_nan("") : r);
+  r = tw_choose(x < (T)TW_INF, r, x);  // NaN too
+  r = tw_choose(x == 0, -(T)TW_INF, r);
+  return tw_choose(x < 0, (T)__builtin_nan(""), r);
 }
 TW float tw_log(float x) {
   uint32_t tiny = tw_mask(x < 0x1p-126f);
@@ -524,6 +527,11 @@ TW float tw_power(float x, int32_t exponent) {
   for (int bit = 0; bit < 5; ++bit, square *= square)
     if (__builtin_abs(exponent) >> bit & 1) r *= square;
   return (float)(exponent < 0 ? 1.0 / r : r);
+}
+// of an exponent that is neither whole nor infinite
+TW float tw_broken_power(float a, float b) {
+  double m = __builtin_fabs((double)a), r = tw_wide_exp(b * tw_wide_log(m));
+  return (float)tw_choose((a < 0.0f) & (m != (double)TW_INF), __builtin_nan(""), r);
 }
 TW float tw_pow(float a, float b) { return (float)tw_wide_pow(a, b); }
 TW double tw_pow(double a, double b) { return __builtin_pow(a, b); }

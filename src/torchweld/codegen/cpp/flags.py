@@ -10,8 +10,8 @@ that width. By default gcc fills them with two stores of 256 bits on an Intel Xe
 LayerNorm took three times as long.
 
 -fno-thread-jumps: gcc does not follow what one condition says of the next. gcc 12 makes a choice
-between truth values of that, which it has no vectors for: two powers, each of what a clamp leaves
-and chosen by the same bound, took 24 times as long (Xeon, AVX-512).
+between truth values of that, which it has no vectors for. Without, it vectorises 11 more loops of
+434 kernels (of the 28 programs of `f_kernels`, AVX-512).
 
 Kernels are linked with what they call, not with what g++ adds by itself (the C++ library, code for
 the begin and end of a program): 11 ms of the 60 to 120 ms that a small kernel takes. So there is no

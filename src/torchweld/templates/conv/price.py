@@ -83,7 +83,7 @@ def _with_loads(work: Work, target: Target) -> float:
     """What a multiply-add takes in times of one where rates are measured."""
     if work.kind != "steps":
         return 1.0
-    loaded = _LOADED * (16 if "avx512" in target.features else 8)
+    loaded = _LOADED * max(8, target.lanes)
     return (1 + loaded / work.results) / (1 + loaded / MEASURED)
 
 

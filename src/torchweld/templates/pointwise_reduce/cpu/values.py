@@ -170,12 +170,16 @@ def _rounded_f16(k: Kernel, instr: Instr) -> Value | None:
 
 
 def _power(k: Kernel, instr: Instr, texts: Texts) -> str:
-    """A whole power of float32 by multiplications; empty if it is none."""
+    """A power of float32 whose exponent is known: a whole one by multiplications. Empty if it is
+    none, and for large whole ones."""
     if not isinstance(instr, Op) or instr.name != "pow" or instr.dtype != dtypes.f32:
         return ""
     base, exponent = instr.args[0], k.body[instr.args[1]]
-    whole = isinstance(exponent, Const) and float(exponent.value).is_integer()
-    few = whole and abs(exponent.value) <= _MOST_POWER
+    if not isinstance(exponent, Const) or not math.isfinite(exponent.value):
+        return ""
+    if not float(exponent.value).is_integer():
+        return f"tw_broken_power({texts[base]}, {texts[instr.args[1]]})"
+    few = abs(exponent.value) <= _MOST_POWER
     return f"tw_power({texts[base]}, {int(exponent.value)})" if few else ""
 
 

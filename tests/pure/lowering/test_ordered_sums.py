@@ -62,6 +62,18 @@ def test_gradients_of_embeddings(shape, padding):
     assert runs(result) == 1 and externs(result) == [SORT]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("padding", [-1, 3])
+@pytest.mark.parametrize("shape", [(11,), (2, 3), (1, 2), (300,)])
+def test_few_sums_of_few_rows_look_at_all(monkeypatch, shape, padding, dtype):
+    monkeypatch.setattr(scatter, "_FEW_INDICES", 300)
+    at = torch.randint(0, 6, shape)
+    gradient = torch.randn(*shape, 5).to(dtype)
+    result = check(lambda g, i: aten.embedding_dense_backward(g, i, 6, padding, False),
+                   gradient, at)  # fmt: skip
+    assert not runs(result) and not externs(result)
+
+
 @pytest.mark.parametrize(("strides", "copies"), [
     ((7, 0, 1), 0),  # one row for a bag
     ((0, 7, 1), 0),

@@ -33,7 +33,9 @@ from torchweld.ir.views import Fill, Tensor
 
 _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
 _LARGE = 1 << 20  # elements of a result that take longer to widen than a kernel to begin
-_FEW_INDICES = 3072  # up to which ATen's gradient of an embedding is one kernel, without a sort
+# Up to so many indices, ATen's gradient of an embedding is one kernel, without a sort: 32 columns a
+# program, which takes one index after the other. Sums of so few numbers look at all indices.
+_FEW_INDICES, _FEW_SUMS = 3072, 1 << 16
 _PAIRED = {"add": "add", "max": "maximum", "min": "minimum"}  # operations of two elements
 
 
@@ -246,6 +248,8 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
     if call.out.device.startswith("cuda"):
         count = product(indices.shape)
         known = all(isinstance(n, int) for n in (count, *call.out.shape))
+        if known and count <= _FEW_INDICES and product(call.out.shape) <= _FEW_SUMS:
+            return _compared(call, grad, indices, padding_idx)
         if not known or count <= _FEW_INDICES or rows == 1:
             return _library_gradient(call, grad, indices, rows, padding_idx)
         places = Places((indices,), (rows,), indices.shape, ignored=padding_idx)
@@ -259,6 +263,20 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
     guard = None if padding_idx < 0 else given.ne(padding_idx)
     value = nest.read(grad).widen()
     return _narrowed(call, _write(call, nest, target, init, [row, last], value, "add", guard))
+
+
+def _compared(call: Call, grad: Tensor, indices: Tensor, padding_idx: int) -> Tensor:
+    """Each row's sum over all gradients, of those whose index it is."""
+    rows, columns = call.out.shape
+    count = product(indices.shape)
+    grad, indices = call.reshaped(grad, (count, columns)), call.reshaped(indices, (count,))
+    nest = call.nest((rows, columns, count), extra=[(grad, (2, 1)), (indices, (2,))])
+    row = nest.position(0)
+    own = nest.read(indices, (2,)).to(dtypes.i64).eq(row)
+    if padding_idx >= 0:
+        own = own & row.ne(padding_idx)
+    value = where(own, nest.read(grad, (2, 1)).widen(), 0.0)
+    return call.finish(nest, nest.reduce("sum", value, (2,)), (0, 1))
 
 
 def _of_positions(call: Call, grad: Tensor, indices: Tensor, rows: Size, padding_idx: int):

@@ -34,9 +34,9 @@ from torchweld.ir.views import Fill, Tensor
 _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
 _LARGE = 1 << 20  # elements of a result that take longer to widen than a kernel to begin
 # Up to so many indices, ATen's gradient of an embedding is one kernel, without a sort: 32 columns a
-# program, which takes one index after the other. So few sums look at all indices: of 1798 rows of 26
-# to 257 an H200 takes 13 us in place of 46, of 512 of 64 to 100 3 in place of 17. Of 2048 of 1000 to
-# 64 it would take 57 for 52.
+# program, which takes one index after the other. So few sums look at all indices: of 1798 rows of
+# 26 to 257 an H200 takes 13 us in place of 46, of 512 of 64 to 100 3 in place of 17. Of 2048 of
+# 1000 to 64 it would take 57 for 52.
 _FEW_INDICES, _FEW_SUMS = 3072, 1 << 15
 _PAIRED = {"add": "add", "max": "maximum", "min": "minimum"}  # operations of two elements
 

@@ -589,6 +589,57 @@ def test_many_rows_across_memory_are_in_few_warps(length: int, inner: int, tile,
     assert (found.block_rows, found.block_columns, found.num_warps) == tile
 
 
+def test_rows_that_are_read_along_and_written_across_have_more_warps():
+    """Channels last to first."""
+    less = """%0 = load x[i, j, k] : f32
+      %1 = reduce.max[k] %0 : f32
+      %2 = sub %0 %1 : f32
+      store y[i, k, j] %2"""
+    one = case("less", "i:32, k:128, j:16641", less,
+               x=("f32", 32, 16641, 128), y=("f32", 32, 128, 16641))  # fmt: skip
+    found = schedule(one.comp, one.buffers, H100)
+    assert (found.block_rows, found.block_columns, found.num_warps) == (32, 128, 8)
+
+
+def test_sums_over_rows_beside_each_other_fill_sectors():
+    """A row and a column of a matrix, whose memory runs along what is a row here."""
+    both = """%0 = load a[k, j] : f32
+      %1 = load r[k] : f32
+      %2 = mul %0 %1 : f32
+      %3 = reduce.sum[k] %2 : f32
+      %4 = mul %0 %3 : f32
+      %5 = reduce.sum[j] %4 : f32
+      store x[j] %3
+      store y[k] %5"""
+    one = case("both", "j:24593, k:509", both, a=("f32", 509, 24593), r=("f32", 509),
+               x=("f32", 24593), y=("f32", 509))  # fmt: skip
+    found = schedule(one.comp, one.buffers, H100)
+    assert (found.block_rows, found.block_columns, found.num_warps) == (16, 512, 8)
+    assert found.stages == 1
+
+
+def test_a_loop_across_memory_leaves_most_lanes_at_work():
+    total = """%0 = load x[i, k, j] : f32
+      %1 = reduce.sum[k] %0 : f32
+      store y[i, j] %1"""
+    one = case("total", "i:287, k:67, j:131", total,
+               x=("f32", 287, 67, 131), y=("f32", 287, 131))  # fmt: skip
+    found = schedule(one.comp, one.buffers, H100)
+    assert found.form == "looped" and -(-67 // found.block_columns) * found.block_columns <= 96
+
+
+def test_what_is_read_apart_has_few_points_for_each_thread():
+    """Means of 2 x 2."""
+    pairs = """%0 = load x[i, 2*j, 2*k] : f32
+      %1 = load x[i, 2*j, 2*k+1] : f32
+      %2 = add %0 %1 : f32
+      store y[i, j, k] %2"""
+    one = case("pairs", "i:1024, j:128, k:128", pairs,
+               x=("f32", 1024, 256, 256), y=("f32", 1024, 128, 128))  # fmt: skip
+    found = schedule(one.comp, one.buffers, H100)
+    assert found.block_rows * found.block_columns == 512
+
+
 @pytest.mark.parametrize(("length", "form"), [(48, "persistent"), (333, "looped")])
 def test_long_sums_across_memory_are_loops(length: int, form: str):
     """Nothing is read again, and loads need no registers but those of the next block."""

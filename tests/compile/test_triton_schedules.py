@@ -682,7 +682,7 @@ def test_groups_of_channels_that_follow_each_other_are_rows_together(groups, cha
 
 
 def test_shares_are_equal_and_enough():
-    from torchweld.templates.pointwise_reduce.gpu.reducing import _nearest_shares
+    from torchweld.templates.pointwise_reduce.gpu.shares import _nearest_shares
 
     assert [_nearest_shares(512, n) for n in (22, 16, 40, 600)] == [32, 16, 32, 512]
     assert _nearest_shares(2000, 176) == 200

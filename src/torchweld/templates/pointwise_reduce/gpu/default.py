@@ -16,16 +16,14 @@ from torchweld.templates.pointwise_reduce.gpu.branches import thinned
 from torchweld.templates.pointwise_reduce.gpu.pointwise import (
     pointwise,
 )
-from torchweld.templates.pointwise_reduce.gpu.reducing import (
-    column_reducing,
-    most_points,
-    reducing,
-)
+from torchweld.templates.pointwise_reduce.gpu.reads import most_points
+from torchweld.templates.pointwise_reduce.gpu.reducing import reducing
 from torchweld.templates.pointwise_reduce.gpu.schedule import (
     Schedule,
     supports,
     valid,
 )
+from torchweld.templates.pointwise_reduce.gpu.sums_over_rows import column_reducing
 
 
 def schedule(

@@ -30,8 +30,9 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import (
 # H200, with one warp and so: 512 x 512 pixels, bfloat16 784 and 114, float32 368 and 84; 321 x 321,
 # bfloat16 150 and 28. The softmax of 512 x 512 pixels would take 74 for 61 in bfloat16.
 WARP_COLUMNS, FEW_REDUCTIONS = 32, 2
-# Elements of tiles for each thread, where there are more than a few tiles. Windows of 5 x 5 with twice as many took 1.05 to 1.3 times as
-# long on an H100, windows of 3 x 3 with half of them 0.9 to 1.2 times.
+# Elements of tiles for each thread, where there are more than a few tiles. Windows of 5 x 5 with
+# twice as many took 1.05 to 1.3 times as long on an H100, windows of 3 x 3 with half of them 0.9 to
+# 1.2 times.
 _FEW_TILES, MOST_WAITING = 12, 176
 # Running results of a thread: the sums for a window of 7 x 7, of one point each.
 _MOST_RUNNING, _FEW_SUMS = 64, 8

@@ -97,7 +97,7 @@ def _library(path: Path) -> ctypes.CDLL:
 def _run(compiler: str, flags: tuple[str, ...], text: str, target: Path) -> None:
     source = target.with_suffix(".cpp")
     source.write_text(text)
-    more = (cpp_flags.NO_IVOPTS,) if cpp_flags.PLAIN_ADDRESSES in text else ()
+    more = (flag for note, flag in cpp_flags.NOTED.items() if note in text)
     command = [compiler, str(source), *more, *flags, "-o", str(target)]  # libraries behind users
     code, _, errors = _finished(command, _COMPILE_SECONDS)
     if code:

@@ -41,7 +41,10 @@ FLAGS = (
     *(("-mprefer-vector-width=512",) if _X86 else ()),
     *("-nostdlib", "-lgomp", "-lm", "-lc", "-lgcc"),
 )
-# In a source that has this line, addresses are computed as they are written. gcc 12 else makes one
-# pointer of another by their difference (-fivopts), forgets what `restrict` says, and moves loads
-# of rows that are read backwards past stores.
-PLAIN_ADDRESSES, NO_IVOPTS = "// plain addresses", "-fno-ivopts"
+# Flags for sources that have such a line. Where addresses are computed as they are written: gcc 12
+# else makes one pointer of another by their difference (-fivopts), forgets what `restrict` says,
+# and moves loads of rows that are read backwards past stores. Where loops over a block of rows have
+# a length that gcc knows: up to 16 steps it else writes out before it looks for vectors, and then
+# finds few (steps of a Viterbi decoder took three times as long).
+PLAIN_ADDRESSES, WHOLE_BLOCKS = "// plain addresses", "// whole blocks"
+NOTED = {PLAIN_ADDRESSES: "-fno-ivopts", WHOLE_BLOCKS: "--param=max-completely-peel-times=7"}

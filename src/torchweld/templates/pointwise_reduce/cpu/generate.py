@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Mapping
 
 from torchweld.codegen.cpp.expr import memory_type, size_text
-from torchweld.codegen.cpp.flags import PLAIN_ADDRESSES
+from torchweld.codegen.cpp.flags import PLAIN_ADDRESSES, WHOLE_BLOCKS
 from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
@@ -75,7 +75,7 @@ def size_symbols(accesses: Accesses) -> frozenset[str]:
 def _text(accesses: Accesses, buffers, schedule: CpuSchedule, names, symbols) -> str:
     e = Emitter()
     k = kernel(accesses, schedule, buffers, {n: f"p{i}" for i, n in enumerate(names)})
-    e.lines(address_notes(accesses))
+    e.lines([*address_notes(accesses), *_length_notes(k)])
     with e.block(f"static void part({PART})"):
         declare(e, buffers, names, symbols, set(accesses.comp.writes))
         k = with_own_pointers(k, e)
@@ -91,6 +91,12 @@ def address_notes(accesses: Accesses) -> list[str]:
     maps += [i.map for i in accesses.comp.body if isinstance(i, Index)]
     backwards = any(size.is_negative(step) for index in maps for _, step in index.terms)
     return [PLAIN_ADDRESSES] if backwards else []
+
+
+def _length_notes(k: Kernel) -> list[str]:
+    """The line that says that gcc knows how long loops over a block of rows are."""
+    lane = k.row_lane
+    return [WHOLE_BLOCKS] if lane and k.has_whole_tiles(lane, k.lane_block) else []
 
 
 def declare(e: Emitter, buffers, names, symbols, written: set[str]) -> None:

@@ -26,15 +26,19 @@ from torchweld.ir.nodes import (
 from torchweld.ir.size import Size
 from torchweld.templates.pointwise_reduce.cpu.schedule import (
     INNER_BLOCK,
+    LANES,
     CpuSchedule,
     jumps,
+    may_overlap,
+    overlaps_sooner,
+    stores_again,
     turns,
 )
 from torchweld.templates.pointwise_reduce.cpu.stages import Stages, own_cost, stages
 from torchweld.templates.pointwise_reduce.cpu.tiles import Tiles, tiles
 
 LINE_BYTES = 64
-VECTOR_BYTES, LANES = 64, 16
+VECTOR_BYTES = 64
 SHORT_VECTORS = (4, 8, 16)
 # Of the vector for a lane of fewer points than a whole one has. Quotients of rows of 15, 11 and 9
 # numbers, ns each on a Xeon (AVX-512), with what is left one by one and so: 1.3 and 0.6, 1.5 and
@@ -245,19 +249,22 @@ class Kernel:
         even = isinstance(extent, int) and extent % self.lanes == 0
         if even or (isinstance(extent, int) and not self.lanes < extent <= LONG_LANE):
             return False
-        if set(comp.reads) & set(comp.writes) or any(s.combine for s in comp.stores):
+        if not stores_again(comp):
             return False
         work = sum(own_cost(comp.body[v]) for v in self.stages.varying)
         worth = work > CHEAP_ROW or bool(self.frame.columns)
         return worth and not any(isinstance(i, Scan) for i in comp.body)
 
     def has_whole_tiles(self, axis: str, block: int) -> bool:
-        """Whether the last of the tiles along an axis may overlap the one before: it stores again
-        what is there."""
-        extent, comp = self.comp.extent(axis), self.comp
-        tiled = len(self.schedule.nest) == 2 and self.schedule.lane == "column"
-        again = not set(comp.reads) & set(comp.writes) and not any(s.combine for s in comp.stores)
-        return tiled and again and isinstance(extent, int) and extent >= block
+        """Whether the last of the tiles along an axis overlaps the one before: it stores again what
+        is there."""
+        extent = self.comp.extent(axis)
+        if not isinstance(extent, int) or extent < block or not stores_again(self.comp):
+            return False
+        if self.schedule.lane == "column":
+            return len(self.schedule.nest) == 2
+        alone = self.schedule.distribute == "rows" and may_overlap(self.accesses, axis)
+        return alone and overlaps_sooner(extent, block)
 
     @cached_property
     def kept_places(self) -> Mapping[Value, Value]:

@@ -35,6 +35,7 @@ _PLACES = {
     "aten.topk.default": 1, "aten.kthvalue.default": 1,
 }  # fmt: skip
 
+
 def in_range(index: Expr, size: Size, wrap: bool = True, guarded: bool = False) -> Expr:
     """An i64 index inside [0, size): the nearest. `guarded`: whoever reads or writes by it asks
     first whether it was inside, so that the rest may be any; 32 bits of it are enough then, in

@@ -8,10 +8,7 @@ from dataclasses import replace
 from torchweld.ir import size
 from torchweld.ir.access import Accesses, linear
 from torchweld.ir.live import most_live
-from torchweld.ir.nodes import (
-    Reduce,
-    value_axes,
-)
+from torchweld.ir.nodes import Reduce, value_axes
 from torchweld.ir.size import divide
 from torchweld.templates.pointwise_reduce.gpu.reads import (
     FEW_REDUCTIONS,
@@ -40,10 +37,7 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import (
     valid,
     warps_of,
 )
-from torchweld.templates.pointwise_reduce.gpu.shares import (
-    busy_block,
-    programs_of_a_row,
-)
+from torchweld.templates.pointwise_reduce.gpu.shares import busy_block, programs_of_a_row
 from torchweld.templates.pointwise_reduce.price import HELD_ACROSS
 
 SMALL = 4 << 20  # points: a few microseconds

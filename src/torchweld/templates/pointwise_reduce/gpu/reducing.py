@@ -8,17 +8,10 @@ from dataclasses import replace
 from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses, sorts
 from torchweld.ir.live import most_live
-from torchweld.ir.nodes import (
-    Op,
-    Reduce,
-    value_axes,
-)
+from torchweld.ir.nodes import Op, Reduce, value_axes
 from torchweld.ir.passes import can_share_rows
 from torchweld.ir.scalar import TABLE
-from torchweld.templates.pointwise_reduce.gpu.across import (
-    across_memory,
-    odd_rows_apart,
-)
+from torchweld.templates.pointwise_reduce.gpu.across import across_memory, odd_rows_apart
 from torchweld.templates.pointwise_reduce.gpu.reads import (
     FEW_REDUCTIONS,
     HELD_VALUES,
@@ -51,9 +44,7 @@ from torchweld.templates.pointwise_reduce.gpu.shares import (
     equal_shares,
     programs_of_a_row,
 )
-from torchweld.templates.pointwise_reduce.gpu.sums_over_rows import (
-    NARROW_POINTS,
-)
+from torchweld.templates.pointwise_reduce.gpu.sums_over_rows import NARROW_POINTS
 
 # Points that a warp sorts (more warps would meet in shared memory for every step between them), and
 # programs for each multiprocessor.

@@ -21,9 +21,7 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import (
     valid,
     warps_of,
 )
-from torchweld.templates.pointwise_reduce.gpu.shares import (
-    equal_shares,
-)
+from torchweld.templates.pointwise_reduce.gpu.shares import equal_shares
 
 # Of sums over rows beside whole rows, where one tensor of float32 is read: so many rows for each
 # multiprocessor are worth a second program with partial sums of its own. Two results and a map, us

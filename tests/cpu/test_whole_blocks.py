@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
-from torchweld.templates.pointwise_reduce.cpu.schedule import _overlapping_block, overlaps_sooner
+from torchweld.templates.pointwise_reduce.cpu import schedule
 
 CASES = {
     "logsumexp": lambda x, b: (x + b).logsumexp(1),
@@ -42,11 +42,23 @@ def test_what_is_written_in_place_is_written_once():
     torch.testing.assert_close(x, before - before.amax(1, keepdim=True), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("rows", "block", "chosen"),
-    [(9, 16, 16), (12, 16, 16), (15, 16, 8), (17, 32, 32), (20, 32, 16), (23, 32, 16),
-     (31, 32, 16), (32, 32, 32), (47, 64, 16), (99, 64, 64), (130, 64, 64)],
-)  # fmt: skip
-def test_blocks(rows, block, chosen):
-    assert _overlapping_block(rows, block) == chosen
-    assert overlaps_sooner(rows, chosen) == (rows in (15, 20, 23, 31, 47, 99))
+@pytest.mark.parametrize(("lanes", "rows", "block", "chosen", "overlaps"), [
+    (16, 9, 16, 16, False),
+    (16, 12, 16, 16, False),  # a half and a quarter of a vector
+    (16, 15, 16, 8, True),
+    (16, 17, 32, 32, False),
+    (16, 20, 32, 16, True),
+    (16, 23, 32, 16, True),
+    (16, 32, 32, 32, False),
+    (16, 47, 64, 16, True),
+    (16, 99, 64, 64, True),
+    (16, 130, 64, 64, False),
+    (8, 20, 32, 32, False),
+    (8, 23, 32, 8, True),
+    (4, 20, 32, 32, False),
+    (4, 23, 32, 8, True),
+])  # fmt: skip
+def test_blocks(monkeypatch, lanes, rows, block, chosen, overlaps):
+    monkeypatch.setattr(schedule, "vector_lanes", lambda: lanes)
+    assert schedule._overlapping_block(rows, block) == chosen
+    assert schedule.overlaps_sooner(rows, chosen) == overlaps

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from torchweld.targets.rates import prior_rates
-from torchweld.targets.target import Target
+from torchweld.targets.target import Target, lanes_of
 
 _TEMPLATES = (
     "multi_tensor", "attention/cpu", "attention/cpu/sums", "conv", "weight_gradient", "pooling",
@@ -78,6 +78,12 @@ def cache_bytes(level: int, default: int) -> int:
     except (OSError, ValueError):
         pass
     return default
+
+
+@cache
+def vector_lanes() -> int:
+    """Numbers of float32 in a vector of this machine."""
+    return lanes_of(_features())
 
 
 def _features() -> tuple[str, ...]:

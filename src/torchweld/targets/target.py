@@ -61,4 +61,9 @@ class Target:
     @property
     def lanes(self) -> int:
         """Numbers of float32 in a vector of a CPU."""
-        return 16 if "avx512" in self.features else 8 if "avx2" in self.features else 4
+        return lanes_of(self.features)
+
+
+def lanes_of(features: tuple[str, ...]) -> int:
+    """Numbers of float32 in a vector of a CPU with such instructions."""
+    return 16 if "avx512" in features else 8 if "avx2" in features else 4

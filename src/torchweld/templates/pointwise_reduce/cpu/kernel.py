@@ -26,7 +26,6 @@ from torchweld.ir.nodes import (
 from torchweld.ir.size import Size
 from torchweld.templates.pointwise_reduce.cpu.schedule import (
     INNER_BLOCK,
-    LANES,
     CpuSchedule,
     jumps,
     may_overlap,
@@ -38,7 +37,7 @@ from torchweld.templates.pointwise_reduce.cpu.stages import Stages, own_cost, st
 from torchweld.templates.pointwise_reduce.cpu.tiles import Tiles, tiles
 
 LINE_BYTES = 64
-VECTOR_BYTES = 64
+VECTOR_BYTES, LANES = 64, 16
 SHORT_VECTORS = (4, 8, 16)
 # Of the vector for a lane of fewer points than a whole one has. Quotients of rows of 15, 11 and 9
 # numbers, ns each on a Xeon (AVX-512), with what is left one by one and so: 1.3 and 0.6, 1.5 and

@@ -40,19 +40,17 @@ from torchweld.ir.nodes import (
 )
 from torchweld.ir.passes import stages
 from torchweld.ir.unroll import is_short, unrolled
-from torchweld.targets.cpu import core_cache_bytes
+from torchweld.targets.cpu import core_cache_bytes, vector_lanes
 from torchweld.templates.pointwise_reduce.cpu.lanes import cheapest_lane, longer_lane
 from torchweld.templates.pointwise_reduce.cpu.tiles import BAND, tiles, turned_stores
 
 FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
 TILE = 32  # both sides of a transposed tile: 32 lines of 128 bytes fit any first-level cache
 ROW_BLOCKS = (256, 128, 64, 32, 16)
-# Of float32 in the widest vectors. A last block of rows abreast that is whole, over some of the one
-# before, is sooner made than one that is cut short. 400 x 23 rows of so many numbers apart, ns for
-# each on a Xeon (AVX-512), cut and whole: `logsumexp` of 15 2.1 and 1.4, of 20 2.3 and 1.0, of 23
-# 3.0 and 0.9, of 31 2.2 and 0.7, of 47 1.8 and 0.7; softmax of 23 3.9 and 1.2, sums of quotients
-# 0.6 and 0.4.
-LANES = 16
+# A last block of rows abreast that is whole, over some of the one before, is sooner made than one
+# that is cut short. 400 x 23 rows of so many numbers apart, ns for each on a Xeon (AVX-512), cut
+# and whole: `logsumexp` of 15 2.1 and 1.0, of 20 2.3 and 1.0, of 23 3.0 and 0.8, of 31 2.2 and 0.6,
+# of 47 1.8 and 0.6; softmax of 23 3.9 and 1.1, sums of quotients 0.6 and 0.4.
 BLOCK_TIME = 0.5  # of a vector: what is read once for a block of rows abreast, for each column
 INNER_BLOCK = 16  # elements of a lane that no two threads share: each does all that is around them
 SHORT_LANE = 8  # pointwise lanes no longer than this run several points of the next axis abreast
@@ -238,24 +236,25 @@ def overlaps_sooner(extent: int, block: int) -> bool:
 
 def _overlapping_block(extent: int, block: int) -> int:
     """The block with which whole ones take least; `block` if a cut one takes no longer."""
-    found = [b for b in (*ROW_BLOCKS, LANES // 2) if b <= min(extent, block)]
+    found = [b for b in (*ROW_BLOCKS, 8) if b <= min(extent, block)]
     best = min(found, key=lambda b: _whole_time(extent, b), default=block)
     return best if found and _whole_time(extent, best) < _cut_time(extent, block) else block
 
 
 def _whole_time(extent: int, block: int) -> float:
     """For each column, in times of what a vector takes."""
-    return -(-extent // block) * (max(1, block / LANES) + BLOCK_TIME)
+    return -(-extent // block) * (max(1, block / vector_lanes()) + BLOCK_TIME)
 
 
 def _cut_time(extent: int, block: int) -> float:
-    """The same with a last block that gcc 12 makes in vectors, a half, and row by row; of less than
-    a vector, in a half, a quarter, and row by row."""
-    blocks, rest = divmod(extent, block)
-    vectors, left = divmod(rest, LANES)
-    least = 4 if LANES // 2 <= rest < LANES else LANES // 2
-    cut = vectors + (left >= 8) + (left % 8 >= least) + left % least
-    return blocks * (max(1, block / LANES) + BLOCK_TIME) + (cut + BLOCK_TIME if rest else 0)
+    """The same with a last block that gcc 12 makes in vectors, half of one, and row by row; of less
+    than a vector of 16, in a half, a quarter, and row by row."""
+    lanes, (blocks, rest) = vector_lanes(), divmod(extent, block)
+    vectors, left = divmod(rest, lanes)
+    half = max(4, lanes // 2)
+    quarter = left >= half > 4 and not vectors and left % half >= 4
+    cut = vectors + (left >= half) + quarter + left % half - 4 * quarter
+    return blocks * (max(1, block / lanes) + BLOCK_TIME) + (cut + BLOCK_TIME if rest else 0)
 
 
 def _most_in_cache(accesses: Accesses, hints: Mapping[str, int]) -> int:

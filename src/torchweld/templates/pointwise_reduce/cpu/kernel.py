@@ -39,10 +39,10 @@ from torchweld.templates.pointwise_reduce.cpu.tiles import Tiles, tiles
 LINE_BYTES = 64
 VECTOR_BYTES, LANES = 64, 16
 SHORT_VECTORS = (4, 8, 16)
-# Of the vector for a lane of fewer points than a whole one has. Quotients of rows of 15, 11 and 9
+# Of the vector, for a lane of fewer points than a whole one has. Quotients of rows of 15, 11 and 9
 # numbers, ns each on a Xeon (AVX-512), with what is left one by one and so: 1.3 and 0.6, 1.5 and
 # 0.9, 1.1 and 1.1; with parts of 4, rows of 5 to 7 took as long.
-LEAST_PART = 8
+PART = 8
 LONG_ROW = 256
 LONG_LANE = 4096  # the rest of a longer lane does not matter
 CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per element
@@ -122,8 +122,8 @@ class Kernel:
         """Elements that gcc works on together: a vector of the narrowest type in memory, or two, so
         that sums along rows of some length do not wait for each other. Short rows (windows of a
         pooling) are one vector each. Not more than a row has: sums would be one by one.
-        Of a short lane that nothing is reduced along, a part of a vector, which what is left then
-        overlaps."""
+        Of a short lane of float32 that nothing is reduced along, half of a vector, which what is
+        left then overlaps; bools beside it are widened first (nest.py)."""
         if self.has_short_rows:
             extent = self.comp.extent(self.schedule.nest[-1])
             return next(n for n in SHORT_VECTORS if n >= extent)
@@ -132,9 +132,8 @@ class Kernel:
         long = isinstance(extent, int) and extent >= LONG_ROW
         vector = VECTOR_BYTES // narrowest
         short = isinstance(extent, int) and extent < vector
-        if short and not self.frame.columns:
-            parts = (vector >> n for n in range(1, vector.bit_length()))
-            return next((n for n in parts if LEAST_PART <= n < extent), vector)
+        if short and vector == LANES and not self.frame.columns:
+            return PART if extent > PART else vector
         few = bool(self.row_reductions) and short
         return max(2 * LANES if long else LANES, LANES if few else vector)
 

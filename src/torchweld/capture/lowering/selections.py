@@ -54,14 +54,14 @@ _Found = tuple[Expr, Expr]  # an element and its place
 def topk(call: Call, x: Tensor, k: int, d: int = -1, largest: bool = True, sorted: bool = True):
     """In order, asked for or not."""
     d, nest = _rows(call, x, d, k)
-    found = list(islice(_first(nest, d, nest.read(x, exact=True), _length(x, d), largest), k))
+    found = list(islice(_first(nest, d, nest.read(x, exact=True), largest), k))
     return _stored(call, nest, d, list(zip(*found)))
 
 
 @lowers("aten.kthvalue.default")
 def kthvalue(call: Call, x: Tensor, k: int, d: int = -1, keepdim: bool = False):
     d, nest = _rows(call, x, d, k)
-    found = _nth(nest, d, nest.read(x, exact=True), _length(x, d), k)
+    found = _nth(nest, d, nest.read(x, exact=True), k)
     return call.finish_all(nest, [(f, kept(x.rank, (d,), keepdim)) for f in found])
 
 
@@ -72,7 +72,7 @@ def median(call: Call, x: Tensor, d: int, keepdim: bool = False):
     k = (length + 1) // 2 if isinstance(length, int) else _MOST_TAKEN + 1
     d, nest = _rows(call, x, d, k)
     value = nest.read(x, exact=True)
-    middle, at = _nth(nest, d, value, length, k)
+    middle, at = _nth(nest, d, value, k)
     if x.dtype.is_float:
         place = nest.position(d)
         nan = nest.reduce("min", where(value.ne(value), place, length), [d])
@@ -198,12 +198,12 @@ def _stored(
     return tuple(made)
 
 
-def _nth(nest: Nest, d: int, x: Expr, length: int, k: int) -> _Found:
+def _nth(nest: Nest, d: int, x: Expr, k: int) -> _Found:
     """The k-th smallest."""
-    return next(islice(_first(nest, d, x, length, largest=False), k - 1, None))
+    return next(islice(_first(nest, d, x, largest=False), k - 1, None))
 
 
-def _first(nest: Nest, d: int, x: Expr, length: int, largest: bool) -> Iterator[_Found]:
+def _first(nest: Nest, d: int, x: Expr, largest: bool) -> Iterator[_Found]:
     """The elements along dimension d and their places, in order. Places count down where the
     largest come first, so that the first of equals does."""
     dtype, half = _word(x.dtype)
@@ -214,7 +214,7 @@ def _first(nest: Nest, d: int, x: Expr, length: int, largest: bool) -> Iterator[
     while True:
         found = nest.reduce("max" if largest else "min", left, [d])
         at = found & found.lift(mask)
-        at = _place(mask - at if largest else at, length)
+        at = _place(mask - at if largest else at, nest.shape[d])
         yield _of_key(found.op("shr", half), x.dtype), at
         left = where(both < found if largest else both > found, both, end)
 

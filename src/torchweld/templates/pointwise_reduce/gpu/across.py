@@ -27,6 +27,7 @@ from torchweld.templates.pointwise_reduce.gpu.reads import (
     reads_again,
     row_starts,
     traffic,
+    whole_loads,
     widest_element,
 )
 from torchweld.templates.pointwise_reduce.gpu.schedule import (
@@ -158,8 +159,7 @@ def _tile(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedu
 
 def _is_read_along(accesses: Accesses, hints: Mapping[str, int]) -> bool:
     """Whether what has rows and columns is read along the columns."""
-    points, columns = {a.name for a in accesses.comp.axes}, set(accesses.frame.columns)
-    whole = [a for a in accesses.loads.values() if points <= a.offset.axes]
+    columns, whole = set(accesses.frame.columns), whole_loads(accesses)
     return bool(whole) and all(columns & set(nearest_axes(accesses, a, hints)) for a in whole)
 
 

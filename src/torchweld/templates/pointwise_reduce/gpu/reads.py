@@ -120,10 +120,15 @@ def are_rows_aligned(accesses: Accesses) -> bool:
     return all(divide(step, 16) is not None for step in steps)
 
 
+def whole_loads(accesses: Accesses) -> list[Access]:
+    """Of what has all rows and columns."""
+    points = {a.name for a in accesses.comp.axes}
+    return [a for a in accesses.loads.values() if points <= a.offset.axes]
+
+
 def bytes_per_column(accesses: Accesses) -> int:
     """Bytes that are read of each row for each of its columns, and of no other."""
-    points = {a.name for a in accesses.comp.axes}
-    return sum(a.bytes for a in accesses.loads.values() if points <= a.offset.axes)
+    return sum(a.bytes for a in whole_loads(accesses))
 
 
 def in_wide_loads(accesses: Accesses) -> bool:
@@ -149,8 +154,7 @@ def has_scans(accesses: Accesses) -> bool:
 
 def widest_element(accesses: Accesses) -> int:
     """Bytes of an element of what is read along rows and columns."""
-    points = {a.name for a in accesses.comp.axes}
-    return max((a.bytes for a in accesses.loads.values() if points <= a.offset.axes), default=4)
+    return max((a.bytes for a in whole_loads(accesses)), default=4)
 
 
 def in_words(accesses: Accesses) -> bool:

@@ -89,6 +89,9 @@ def graphs(fused) -> list[Graph]:
     return [record.graph for record in torchweld.records(fused)]
 
 
+POINTWISE = ("one side", "causal")
+
+
 @pytest.mark.parametrize("case", ["depthwise", "same, in steps", "same, 5 x 5", "one side",
                                   "causal", "volume"])  # fmt: skip
 def test_nothing_larger_is_in_memory(case):
@@ -97,7 +100,8 @@ def test_nothing_larger_is_in_memory(case):
         fused = torchweld.fuse(lambda x, w, b: convolved(x, w, b, zeros, how))
         fused(*args)
     (graph,) = graphs(fused)
-    assert {type(n) for n in graph.nodes} == {Comp} and len(graph.nodes) <= 2  # silu, the rest
+    kernels = [type(n) for n in graph.nodes]  # silu, then the rest, which may take it in
+    assert kernels == [Comp, Comp] or (case in POINTWISE and kernels == [Comp])
     sizes = {a.numel() for a in (*args, convolved(*args, zeros, how))}
     assert {math.prod(b.shape) for b in graph.buffers.values()} <= sizes
 
